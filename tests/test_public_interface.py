@@ -90,7 +90,7 @@ def test_from_checkpoint_lists_the_arguments_of_every_class():
 
     listed = inspect.getdoc(TextModel.from_checkpoint) or ""
     common = inspect.signature(TextModel.__init__).parameters
-    for name in common.keys() - {"self", "head", "config", "vocab", "do_lower_case", "unknown"}:
+    for name in common.keys() - {"self", "spec", "config", "vocab", "do_lower_case", "unknown"}:
         assert re.search(rf"^ +(- )?{name}: ", listed, re.MULTILINE), name
     classes = [getattr(official_bert, name) for name in official_bert.__all__]
     classes = [each for each in classes if inspect.isclass(each) and issubclass(each, TextModel)]

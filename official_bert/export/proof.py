@@ -54,7 +54,7 @@ def record_answers(source: Source, eval_file: str | None = None) -> Replay:
             raise UserError(f"--eval_file={eval_file}: the model has no task to evaluate; remove --eval_file.")
         task, examples = read_evaluation_file(source.task_spec, eval_file)
         step = max(1, len(examples) // _EVALUATION_TEXTS)
-        further = task.head.collect_texts(examples[::step][:_EVALUATION_TEXTS])
+        further = task.spec.collect_texts(examples[::step][:_EVALUATION_TEXTS])
         texts = {name: column + further[name] for name, column in texts.items()}
     discrete_outputs: tuple[str, ...] = ()
     if source.spec is None and source.kind != FILL_MASK:
@@ -160,16 +160,16 @@ def compare_scores(
     assert options.eval_file
     task, examples = read_evaluation_file(source.task_spec, options.eval_file)
     length = source.task_spec["max_seq_length"]
-    features = task.head.featurize(examples, source.tokenizer, length)
+    features = task.spec.featurize(examples, source.tokenizer, length)
     before, after = (
-        task.metrics(task.head.decode(outputs, features, examples), examples)[task.best_metric]
+        task.metrics(task.spec.decode(outputs, features, examples), examples)[task.best_metric]
         for outputs in (
             KerasRunner(source.model, None, length).compute_outputs(features, _SCORING_BATCH_SIZE),
             compute_outputs(features),
         )
     )
     name = f"{options.quantization} {format_name} model"
-    if (before - after) / task.head.best_possible_score > options.max_loss:
+    if (before - after) / task.spec.best_possible_score > options.max_loss:
         raise UserError(
             f"The {name} loses {before - after:.4f} (from {before:.4f} to {after:.4f}) on {options.eval_file}, more "
             f"than --max_loss={options.max_loss}. Nothing was written."

@@ -42,9 +42,9 @@ class RunData:
             examples = self.read(split)
             path = feature_cache.find_path(self.cache_dir, self.digest(split))
             if (features := feature_cache.read(path)) is None:
-                features = self.task.head.featurize(examples, self.tokenizer, self.max_seq_length)
+                features = self.task.spec.featurize(examples, self.tokenizer, self.max_seq_length)
                 feature_cache.write(path, features)
-            if note := self.task.head.describe_truncation(features.num_truncated, len(examples), self.max_seq_length):
+            if note := self.task.spec.describe_truncation(features.num_truncated, len(examples), self.max_seq_length):
                 print(f"note: {split}: {note}", flush=True)
             self._features[split] = features
         return self._features[split]

@@ -35,15 +35,15 @@ class DistillationLoss(keras.losses.Loss):
     is 1, y_pred is [B], and both losses are squared errors.
 
     Args:
-        head: The kind of task of teacher and student, with its labels and settings.
+        spec: The kind of task of teacher and student, with its labels and settings.
         temperature: The temperature T.
         teacher_weight: Weight of the teacher's loss, from 0 to 1.
     """
 
-    def __init__(self, head: TextSpec, temperature: float, teacher_weight: float) -> None:
+    def __init__(self, spec: TextSpec, temperature: float, teacher_weight: float) -> None:
         super().__init__(name="distillation")
-        self._model, self._teacher_weight = create_kind_model(head), teacher_weight
-        self._temperature = 1.0 if head.is_value else temperature
+        self._model, self._teacher_weight = create_kind_model(spec), teacher_weight
+        self._temperature = 1.0 if spec.is_value else temperature
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         labels, teacher = ops.split(y_true, 2, axis=-1)
@@ -75,25 +75,25 @@ def prepare_distillation(
         UserError: If distillation does not support the kind of task, the teacher was trained on another task, or labels
             are needed and missing.
     """
-    head, folder = task.head, str(options.teacher)
-    if not isinstance(head, TextSpec):
-        raise UserError(f"--teacher supports tasks with one answer per text; {task.name} is {head.kind}")
+    spec, folder = task.spec, str(options.teacher)
+    if not isinstance(spec, TextSpec):
+        raise UserError(f"--teacher supports tasks with one answer per text; {task.name} is {spec.kind}")
     print(f"predicting {pluralize(len(examples), 'example')} with the teacher in {folder}", flush=True)
     teacher = open_model(folder)
     with strategy.scope():
         model = finetuned.build_model(teacher)
-    spec, expected = teacher.task or {}, task.task_spec(0)
+    teacher_spec, expected = teacher.task or {}, task.task_spec(0)
     for key in ("kind", "labels"):
-        if spec[key] != expected[key]:
-            raise UserError(f"the teacher in {folder} has {key} {spec[key]}; the task needs {expected[key]}")
+        if teacher_spec[key] != expected[key]:
+            raise UserError(f"the teacher in {folder} has {key} {teacher_spec[key]}; the task needs {expected[key]}")
     if options.teacher_weight < 1.0 and not features.targets:
         raise UserError("the examples have no labels; pass --teacher_weight=1 to use only the teacher's predictions")
-    length = spec["max_seq_length"]
-    teacher_features = head.featurize(examples, teacher.tokenizer, length)
+    length = teacher_spec["max_seq_length"]
+    teacher_features = spec.featurize(examples, teacher.tokenizer, length)
     outputs = KerasRunner(model, strategy, length).compute_outputs(teacher_features, options.eval_batch_size)
     logits = average_windows(outputs, teacher_features, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
-    labels = head.soft_targets(features.targets[LABELS]) if features.targets else np.zeros(rows.shape)
+    labels = spec.soft_targets(features.targets[LABELS]) if features.targets else np.zeros(rows.shape)
     targets = np.concatenate([labels, rows], axis=-1).astype(np.float32)
-    loss = DistillationLoss(head, options.temperature, options.teacher_weight)
+    loss = DistillationLoss(spec, options.temperature, options.teacher_weight)
     return dataclasses.replace(features, targets={LABELS: targets}), loss

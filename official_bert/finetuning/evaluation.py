@@ -60,14 +60,14 @@ def evaluate_and_predict(
 
     trained = create_spec(task_spec)
     decided: dict[str, Any] = {name: getattr(trained, name) for name in DECISIONS if name in task_spec}
-    task.head = dataclasses.replace(task.head, **decided)
+    task.spec = dataclasses.replace(task.spec, **decided)
     # `predict` returns uncalibrated predictions, so that calibrating a model again gives the same temperature.
-    head = task.head.uncalibrated()
+    spec = task.spec.uncalibrated()
 
     @functools.cache
     def make_predictor() -> KerasRunner:
         with strategy.scope():
-            learner = create_kind_model(head).answering_model(
+            learner = create_kind_model(spec).answering_model(
                 finetuned.build_model(open_model(folder), DTYPES[options.dtype])
             )
         return KerasRunner(learner, strategy, data.max_seq_length)
@@ -79,20 +79,20 @@ def evaluate_and_predict(
             return examples, known_predictions[split]
         features = data.features(split)
         outputs = make_predictor().compute_outputs(features, options.eval_batch_size)
-        return examples, head.decode(outputs, features, examples)
+        return examples, spec.decode(outputs, features, examples)
 
     def predict_calibrated(split: str) -> tuple[list[Any], Any]:
         examples, predictions = predict(split)
-        return examples, task.head.calibrate(predictions)
+        return examples, task.spec.calibrate(predictions)
 
     is_chief = strategy.extended.should_checkpoint
     if options.makes_decisions:
         examples, predictions = predict(task.eval_splits[0])
-        task.head = task.head.decide(predictions, examples, get_wanted_decisions(options))
+        task.spec = task.spec.decide(predictions, examples, get_wanted_decisions(options))
         if is_chief:
-            decisions = {name: value for name, value in task.head.settings.items() if name in DECISIONS}
+            decisions = {name: value for name, value in task.spec.settings.items() if name in DECISIONS}
             finetuned.replace_task(folder, task_spec | decisions)
-            print(_describe_decisions(task.head, decisions))
+            print(_describe_decisions(task.spec, decisions))
     results: Scores = {}
     warnings: list[str] = []
     if options.do_eval and task.eval_splits:
@@ -100,19 +100,19 @@ def evaluate_and_predict(
         for split in task.eval_splits:
             examples, predictions = predict_calibrated(split)
             results[split] = task.metrics(predictions, examples)
-            _print_scores(split, results[split], task.head.undefined_scores(examples))
+            _print_scores(split, results[split], task.spec.undefined_scores(examples))
             if is_chief:
                 evaluations[split] = Evaluation(
                     scores=results[split],
-                    outcomes=task.head.outcomes(predictions, examples),
+                    outcomes=task.spec.outcomes(predictions, examples),
                     num_truncated=data.features(split).num_truncated,
-                    label_scores=task.head.label_scores(predictions, examples),
-                    calibration=task.head.calibration_report(predictions, examples),
+                    label_scores=task.spec.label_scores(predictions, examples),
+                    calibration=task.spec.calibration_report(predictions, examples),
                 )
                 task.write_predictions(options.output_dir, split, predictions, examples)
                 outcomes = evaluations[split].outcomes
                 if {each.expected for each in outcomes} != {each.predicted for each in outcomes}:
-                    warnings += _warn_if_constant(split, task.head, predictions, examples)
+                    warnings += _warn_if_constant(split, task.spec, predictions, examples)
         if is_chief:
             # With several labels, add the scores of each label.
             contents: dict[str, Any] = {
@@ -129,7 +129,7 @@ def evaluate_and_predict(
             for path in task.write_predictions(options.output_dir, split, predictions, examples) if is_chief else ():
                 print(f"wrote {pluralize(len(examples), 'prediction')} to {path}")
             if is_chief:
-                _warn_if_constant(split, task.head, predictions, examples)
+                _warn_if_constant(split, task.spec, predictions, examples)
     return results
 
 
@@ -140,10 +140,10 @@ def _print_scores(split: str, scores: Mapping[str, float], undefined: Sequence[s
         print(f"note: {split}: {names} are left out. They are undefined if all examples have the same class.")
 
 
-def _describe_decisions(head: KindSpec, decisions: Mapping[str, Any]) -> str:
+def _describe_decisions(spec: KindSpec, decisions: Mapping[str, Any]) -> str:
     """Returns lines about the decisions (temperature, thresholds, ...) that were chosen on the evaluation data."""
     lines = [f"temperature of the probabilities: {decisions['temperature']:.4f}"] if "temperature" in decisions else []
-    thresholds = zip(head.labels or (), decisions.get("thresholds", ()), strict=False)
+    thresholds = zip(spec.labels or (), decisions.get("thresholds", ()), strict=False)
     lines += [f"threshold of {label}: {threshold:.4f}" for label, threshold in thresholds]
     if "min_confidence" in decisions:
         lines.append(f"minimum confidence: {decisions['min_confidence']:g}")
@@ -152,9 +152,9 @@ def _describe_decisions(head: KindSpec, decisions: Mapping[str, Any]) -> str:
     )
 
 
-def _warn_if_constant(split: str, head: KindSpec, predictions: Any, examples: list[Any]) -> list[str]:
+def _warn_if_constant(split: str, spec: KindSpec, predictions: Any, examples: list[Any]) -> list[str]:
     """Prints a warning if all predictions are (nearly) equal. Returns a list with the warning, or an empty list."""
-    answers = head.named_answers(predictions, examples)
+    answers = spec.named_answers(predictions, examples)
     expected = [each.label for each in examples if each.label is not None] if "value" in answers else []
     if not (warning := describe_constant_answers(answers, expected)):
         return []

@@ -90,7 +90,7 @@ def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.
     return encoder
 
 
-def select_head_weights(initial: LoadedModel, head: KindSpec) -> dict[str, Array] | None:
+def select_head_weights(initial: LoadedModel, spec: KindSpec) -> dict[str, Array] | None:
     """Returns a fine-tuned model's weights of encoder and head, by variable path, if the task can use its head.
 
     Returns None if the task needs a new head. If the model has the same classes in another order, its weights are
@@ -98,32 +98,32 @@ def select_head_weights(initial: LoadedModel, head: KindSpec) -> dict[str, Array
 
     Args:
         initial: The initial model.
-        head: The kind of task to train, with its labels and settings.
+        spec: The kind of task to train, with its labels and settings.
     """
-    if initial.task is None or not _has_same_head(initial.task, head):
+    if initial.task is None or not _has_same_head(initial.task, spec):
         return None
-    return _reorder_classes(initial.weights, initial.task["labels"], head.labels) if head.labels else initial.weights
+    return _reorder_classes(initial.weights, initial.task["labels"], spec.labels) if spec.labels else initial.weights
 
 
-def _has_same_head(task: Mapping[str, Any], head: KindSpec) -> bool:
+def _has_same_head(task: Mapping[str, Any], spec: KindSpec) -> bool:
     """Returns whether a task.json describes the same kind, classes (in any order), number of choices and head input."""
-    own = head.task_spec(None, task["max_seq_length"])
+    own = spec.task_spec(None, task["max_seq_length"])
     same_labels = sorted(task["labels"] or ()) == sorted(own["labels"] or ())
-    same_input = HeadInput.from_dict(task) == head.head_input
+    same_input = HeadInput.from_dict(task) == spec.head_input
     return same_labels and same_input and all(task[name] == own[name] for name in ("kind", "num_choices"))
 
 
 def select_checkpoint_weights(
-    initial: LoadedModel, head: KindSpec, paths: Collection[str]
+    initial: LoadedModel, spec: KindSpec, paths: Collection[str]
 ) -> tuple[Mapping[str, Array], str | None]:
     """Selects the weights that training starts from, for an initial model that was not fine-tuned with the same head.
 
     The checkpoint's classifier, if any, is used if it has the same classes, in any order, and the same kind of task.
-    Classes without names are assumed to be in the order of `head.labels`.
+    Classes without names are assumed to be in the order of `spec.labels`.
 
     Args:
         initial: The checkpoint.
-        head: The kind of task to train, with its labels and settings.
+        spec: The kind of task to train, with its labels and settings.
         paths: The variable paths of the model to train.
 
     Returns:
@@ -136,10 +136,10 @@ def select_checkpoint_weights(
     bias = next((name for name in CLASSIFIER_BIASES if name in weights and name in paths), None)
     if bias is None:
         return weights, None
-    number, labels = len(weights[bias]), head.labels
+    number, labels = len(weights[bias]), spec.labels
     described = f"the checkpoint's classifier has {number} class{'' if number == 1 else 'es'}"
     described += f" ({', '.join(own)})" if own else ""
-    if initial.kind not in (None, head.kind):
+    if initial.kind not in (None, spec.kind):
         problem = f"it is for {str(initial.kind).replace('_', ' ')}"
     elif labels == UNKNOWN_LABELS:
         problem = "the model has no labels yet (pass labels=[...] in the order of these classes)"

@@ -60,13 +60,13 @@ def write_model_card(
 
 def format_model_card(task: Task, settings: Mapping[str, Any], evaluations: Mapping[str, Evaluation]) -> str:
     """Returns the text of the card. The arguments are the same as for `write_model_card`."""
-    kind = task.head.kind.replace("_", " ")
+    kind = task.spec.kind.replace("_", " ")
     parts = [
         f"# {markdown.escape(task.title)}",
         f"A BERT model for {kind}, fine-tuned with official-bert {__version__}.",
     ]
-    if task.head.labels:
-        parts.append(f"Classes: {markdown.escape(', '.join(task.head.labels))}.")
+    if task.spec.labels:
+        parts.append(f"Classes: {markdown.escape(', '.join(task.spec.labels))}.")
     parts += ["## Scores", markdown.table(_make_score_table(task, evaluations))]
     for split, evaluation in evaluations.items():
         if evaluation.num_truncated:
@@ -114,7 +114,7 @@ def _format_details(task: Task, split: str, evaluation: Evaluation) -> list[str]
         for error in errors[:_MAX_ERRORS]:
             certainty = "" if error.certainty is None else f"{error.certainty:.3f}"
             rows.append([_shorten(error.text), error.expected, error.predicted, certainty])
-        title = "Differences" if task.head.is_value else "Errors"
+        title = "Differences" if task.spec.is_value else "Errors"
         parts.append(f"## {title}, {split}: {len(errors):,} of {len(evaluation.outcomes):,}")
         parts.append(markdown.table(rows))
     return parts
@@ -136,8 +136,8 @@ def find_confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[s
 
     The result is empty if examples of the task do not have exactly one class.
     """
-    labels = task.head.labels
-    return class_metrics.confusions(labels, outcomes) if task.head.is_single_label and labels else {}
+    labels = task.spec.labels
+    return class_metrics.confusions(labels, outcomes) if task.spec.is_single_label and labels else {}
 
 
 def compute_class_scores(counts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, float]]:

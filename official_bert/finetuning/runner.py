@@ -51,13 +51,13 @@ def run(options: Options, bert_config_file: str | None = None) -> Scores:
 
 
 def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: str | None) -> Scores:
-    spec = None if options.do_train else finetuned.read_task(options.output_dir)
-    init = options.output_dir if spec else options.init
+    task_spec = None if options.do_train else finetuned.read_task(options.output_dir)
+    init = options.output_dir if task_spec else options.init
     if init is None:
         here = "" if options.do_train else f"; {options.output_dir} contains no fine-tuned model either"
         raise UserError(f"--init is missing; pass a checkpoint, a fine-tuned model or a bert_config.json{here}")
-    if not options.do_train and (spec := spec or finetuned.read_task(init)):
-        options = _restore_settings(options, spec)
+    if not options.do_train and (task_spec := task_spec or finetuned.read_task(init)):
+        options = _restore_settings(options, task_spec)
     task = make_run_task(options)
     _check_splits(options, task)
     overrides = LoadOverrides(
@@ -65,7 +65,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
     )
     initial_model = read_initial_model(init, overrides)
     options = _resolve_dtype(options, initial_model, strategy)
-    has_head = select_head_weights(initial_model, task.head) is not None
+    has_head = select_head_weights(initial_model, task.spec) is not None
     print(describe_initial_model(initial_model, init, has_head))
     for note in (*initial_model.notes, *list_origin_notes(initial_model, has_head), *task.notes()):
         print(f"note: {note}")
@@ -115,12 +115,14 @@ def make_run_task(options: Options) -> Task:
         UserError: If the task has no score named --metric_for_best_model, or an option is invalid.
     """
     folders = [options.teacher] if options.teacher else [] if options.do_train else [options.output_dir, options.init]
-    spec = next((found for each in folders if each is not None and (found := finetuned.read_task(each))), None)
+    task_spec = next((found for each in folders if each is not None and (found := finetuned.read_task(each))), None)
     task_options, labels = options.task_options, None
-    if spec is not None:
-        labels = spec["labels"]
+    if task_spec is not None:
+        labels = task_spec["labels"]
         if isinstance(task_options, TableOptions):
-            task_options = dataclasses.replace(task_options, label_values=spec.get("table", {}).get("label_values", ()))
+            task_options = dataclasses.replace(
+                task_options, label_values=task_spec.get("table", {}).get("label_values", ())
+            )
     learns_from_teacher_alone = bool(options.teacher) and options.teacher_weight == 1.0
     task = make_task(options.task, task_options, labels, needs_labels=not learns_from_teacher_alone)
     if name := options.metric_for_best_model:
@@ -135,11 +137,11 @@ def make_run_task(options: Options) -> Task:
     return task
 
 
-def _restore_settings(options: Options, spec: dict[str, Any]) -> Options:
+def _restore_settings(options: Options, task_spec: dict[str, Any]) -> Options:
     """Returns the options with settings from a fine-tuned model's task.json in place of the task's defaults."""
     if options.max_seq_length == options.task_options.defaults.max_seq_length:
-        options = dataclasses.replace(options, max_seq_length=spec["max_seq_length"])
-    return dataclasses.replace(options, task_options=options.task_options.merge_trained(spec))
+        options = dataclasses.replace(options, max_seq_length=task_spec["max_seq_length"])
+    return dataclasses.replace(options, task_options=options.task_options.merge_trained(task_spec))
 
 
 def _check_splits(options: Options, task: Task) -> None:
@@ -152,7 +154,7 @@ def _check_splits(options: Options, task: Task) -> None:
             f"--calibrate, --thresholds and --min_confidence need evaluation data, and {task.name} has none; a table "
             "needs --eval_file"
         )
-    task.head.check_decisions(get_wanted_decisions(options))
+    task.spec.check_decisions(get_wanted_decisions(options))
     if options.do_eval and not (task.eval_splits or options.do_train):
         raise UserError(f"--do_eval: {task.name} has no evaluation data; a table needs --eval_file")
     if options.do_predict and not task.test_splits:

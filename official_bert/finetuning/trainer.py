@@ -45,7 +45,7 @@ class Trainer:
     """Builds a model with a task head and trains it, a range of the run's steps at a time.
 
     Args:
-        head: The kind of task, with its labels and settings.
+        spec: The kind of task, with its labels and settings.
         initial_model: The model that training starts from. Its head is used, too, if the task can use it.
         options: Options of the run. --dtype must not be auto.
         num_rows: Number of training rows, which determines the number of steps.
@@ -66,7 +66,7 @@ class Trainer:
 
     def __init__(
         self,
-        head: KindSpec,
+        spec: KindSpec,
         initial_model: LoadedModel,
         options: Options,
         num_rows: int,
@@ -84,16 +84,16 @@ class Trainer:
             encoder = build_initial_encoder(initial_model, seed, dtype)
             if options.freeze:
                 freeze(encoder, options.freeze)
-            self.model = create_kind_model(head).build(encoder, seed)
-            if (weights := select_head_weights(initial_model, head)) is not None:
+            self.model = create_kind_model(spec).build(encoder, seed)
+            if (weights := select_head_weights(initial_model, spec)) is not None:
                 assign_weights(self.model, weights)
-            learner = create_kind_model(head).answering_model(self.model)
+            learner = create_kind_model(spec).answering_model(self.model)
             self.optimizer, self.schedule = create_bert_optimizer(
                 learner, initial_model.config.num_hidden_layers, num_steps=self.num_steps,
                 learning_rate=options.learning_rate, warmup_proportion=options.warmup_proportion,
                 layer_decay=options.layer_decay, scales_loss=dtype == "mixed_float16", **options.optimizer_settings,
             )  # fmt: skip
-            loss_share = make_loss_share(loss or create_kind_model(head).loss(), loss_weights=head.loss_weights())
+            loss_share = make_loss_share(loss or create_kind_model(spec).loss(), loss_weights=spec.loss_weights())
             self.replica_step = TrainingStep(
                 learner, self.optimizer, loss_share,
                 seed=seed, micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,

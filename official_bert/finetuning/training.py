@@ -59,14 +59,14 @@ def train(
     """
     task = data.task
     for split in task.eval_splits[:1]:
-        task.head.check_best_metric(task.best_metric, data.read(split))
+        task.spec.check_best_metric(task.best_metric, data.read(split))
     examples = data.read(task.train_split)
     features = data.features(task.train_split)
-    task.head, weights_of_rows = task.head.weigh_classes(options.class_weights, features)
-    if options.balanced_sampling and (options.teacher or not task.head.is_single_label):
+    task.spec, weights_of_rows = task.spec.weigh_classes(options.class_weights, features)
+    if options.balanced_sampling and (options.teacher or not task.spec.is_single_label):
         raise UserError(
             "--balanced_sampling needs a classification task with exactly one class per example, and no --teacher; "
-            f"the task is {task.head.kind}"
+            f"the task is {task.spec.kind}"
         )
     loss_function = None
     if options.teacher:
@@ -74,7 +74,7 @@ def train(
     if not features.targets:
         raise UserError(f"the training examples of {task.name} have no labels")
     evaluation_digests = [data.digest(split) for split in task.eval_splits]
-    trainer = Trainer(task.head, initial_model, options, len(features), loss_function, strategy)
+    trainer = Trainer(task.spec, initial_model, options, len(features), loss_function, strategy)
     variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
     is_chief = strategy.extended.should_checkpoint
@@ -274,7 +274,7 @@ class _Run:
             scores: dict[str, float] = {}
             for split, (examples, features) in self._held_out.items():
                 outputs = trainer.predict(features, self._options.eval_batch_size)
-                predictions[split] = task.head.decode(outputs, features, examples)
+                predictions[split] = task.spec.decode(outputs, features, examples)
                 split_scores = task.metrics(predictions[split], examples)
                 scores |= {f"{split}/{name}": value for name, value in split_scores.items()}
             self._log.write(EVAL, step, scores)
@@ -282,9 +282,11 @@ class _Run:
             line += "".join(f", {name} {value:.4f}" for name, value in scores.items())
         if not self._scores or self._scores[-1] > max(self._scores[:-1], default=-np.inf):
             if self._is_chief:
-                spec, initial = task.task_spec(self._options.max_seq_length), self._initial_model
+                task_spec, initial = task.task_spec(self._options.max_seq_length), self._initial_model
                 vocab = initial.require_vocab()
-                finetuned.save(self._options.output_dir, trainer.model, spec, initial.config, vocab, initial.casing)
+                finetuned.save(
+                    self._options.output_dir, trainer.model, task_spec, initial.config, vocab, initial.casing
+                )
             self.best_predictions = predictions
             line += "; saved"
         print(line, flush=True)

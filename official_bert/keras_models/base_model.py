@@ -38,7 +38,7 @@ class BaseTextModel(keras.Model):
     Its inputs are input_ids, input_mask and segment_ids, int32 [B, S].
 
     Args:
-        head: The spec of the task, which determines the layers on top of the encoder.
+        spec: The spec of the task, which determines the layers on top of the encoder.
         config: Sizes of the encoder: a BertConfig or a dict of its fields.
         vocab: Contents of the model's vocab.txt.
         do_lower_case: Whether the vocabulary is uncased. None detects it from capital letters in the vocabulary. A
@@ -81,7 +81,7 @@ class BaseTextModel(keras.Model):
 
     def __init__(
         self,
-        head: KindSpec,
+        spec: KindSpec,
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,
@@ -102,17 +102,17 @@ class BaseTextModel(keras.Model):
         gradient_accumulation_steps = check_count(gradient_accumulation_steps, "gradient_accumulation_steps")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         if max_seq_length is None:
-            max_seq_length = min(head.default_max_seq_length, config.max_position_embeddings)
+            max_seq_length = min(spec.default_max_seq_length, config.max_position_embeddings)
         if not isinstance(max_seq_length, int | np.integer):
             raise UserError(f"max_seq_length is {format_value(max_seq_length)}; expected a whole number of tokens")
-        check_length(max_seq_length, 4 if head.pair else 3)
+        check_length(max_seq_length, 4 if spec.pair else 3)
         if max_seq_length > config.max_position_embeddings:
             raise UserError(
                 f"max_seq_length is {max_seq_length}; the model supports at most {config.max_position_embeddings} "
                 "tokens"
             )
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        self.head, self.bert_config = head, config
+        self.spec, self.bert_config = spec, config
         core = self._build_core(policy.name, seed)
         super().__init__(inputs=core.input, outputs=core.output, name=name or self.default_name)
         self.trainable = trainable
@@ -137,21 +137,21 @@ class BaseTextModel(keras.Model):
         encoder = build_encoder(self.bert_config, seed=seed, dtype=dtype)
         # Bypasses Keras' tracking of attributes: the encoder's layers already belong to the model.
         self.__dict__["backbone"] = encoder
-        return create_kind_model(self.head).build(encoder, seed)
+        return create_kind_model(self.spec).build(encoder, seed)
 
     def _get_own_config(self) -> dict[str, Any]:
         """Returns the constructor arguments that the subclass adds, for get_config."""
-        spec = self.head.task_spec(None, self.max_seq_length)
-        return self._get_settings(spec | {"labels": None if self.labels is None else list(self.labels)})
+        task_spec = self.spec.task_spec(None, self.max_seq_length)
+        return self._get_settings(task_spec | {"labels": None if self.labels is None else list(self.labels)})
 
     @classmethod
-    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _get_settings(cls, task_spec: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the constructor arguments of this class that a checkpoint contains.
 
         Args:
-            spec: Contents of task.json. For other checkpoints, only the labels and the kind of their head, if any.
+            task_spec: Contents of task.json. For other checkpoints, only the labels and the kind of their head, if any.
         """
-        return {name: spec[name] for name in list_arguments(cls) if name in spec}
+        return {name: task_spec[name] for name in list_arguments(cls) if name in task_spec}
 
     def get_config(self) -> dict[str, Any]:
         frozen = [layer.name for layer in self.layers if layer.variables and not layer.trainable]
@@ -179,11 +179,11 @@ class BaseTextModel(keras.Model):
     @property
     def labels(self) -> tuple[str, ...] | None:
         """Names of the classes, in the order of the logits. None before `fit` if no labels were passed."""
-        return None if self._has_unknown_labels else self.head.labels
+        return None if self._has_unknown_labels else self.spec.labels
 
     @property
     def _has_unknown_labels(self) -> bool:
-        return self.head.labels == class_labels.UNKNOWN_LABELS
+        return self.spec.labels == class_labels.UNKNOWN_LABELS
 
     def _require_labels(self) -> None:
         if self._has_unknown_labels:
@@ -243,17 +243,17 @@ class BaseTextModel(keras.Model):
             )
 
     def _answering_model(self) -> keras.Model:
-        """Returns the model that computes the outputs that the head decodes."""
-        model: keras.Model = create_kind_model(self.head).answering_model(self)
+        """Returns the model that computes the outputs that the spec decodes."""
+        model: keras.Model = create_kind_model(self.spec).answering_model(self)
         return model
 
     def _predictions(self, examples: Sequence[Any], batch_size: int | None, verbose: Any = "auto") -> Any:
-        """Returns the predictions for examples, decoded by the head, and prints a note if texts were truncated."""
+        """Returns the predictions for examples, decoded by the spec, and prints a note if texts were truncated."""
         self._require_labels()
         if not examples:
             raise UserError(NO_EXAMPLES)
-        features = self.head.featurize(examples, self._tokenizer, self.max_seq_length)
-        note = self.head.describe_truncation(features.num_truncated, len(examples), self.max_seq_length)
+        features = self.spec.featurize(examples, self._tokenizer, self.max_seq_length)
+        note = self.spec.describe_truncation(features.num_truncated, len(examples), self.max_seq_length)
         if note and verbose:
             print(f"note: {note}")
         if self._predictor is None:
@@ -262,7 +262,7 @@ class BaseTextModel(keras.Model):
         outputs = self._predictor.compute_outputs(
             features, batch_size, _make_progress_bar(len(features), batch_size, verbose)
         )
-        return self.head.decode(outputs, features, examples)
+        return self.spec.decode(outputs, features, examples)
 
 
 make_read_only(BaseTextModel)

@@ -19,7 +19,7 @@ def select_best_model(
     """Returns the callback for `metric_for_best_model` of fit.
 
     Args:
-        metric: Name of one of the head's scores, or "loss".
+        metric: Name of one of the spec's scores, or "loss".
         predict: Function that takes examples and returns their predictions.
         inputs: The converter of the inputs of fit.
         data: The validation data, as `Inputs.read_evaluation` returns them.
@@ -27,18 +27,18 @@ def select_best_model(
         epochs: Number of epochs.
 
     Raises:
-        UserError: If the head has no score of this name, it is undefined for the data, or they contain no texts.
+        UserError: If the spec has no score of this name, it is undefined for the data, or they contain no texts.
     """
-    valid = (_LOSS, *inputs.head.score_names)
+    valid = (_LOSS, *inputs.spec.score_names)
     if metric not in valid:
         raise UserError(f"metric_for_best_model is {metric!r}; expected one of {', '.join(valid)}")
     if data is None or are_ids(data[0] if isinstance(data, tuple) else data):
         raise UserError("metric_for_best_model needs validation texts; pass validation_data or validation_split")
     examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)
-    inputs.head.check_best_metric(metric, examples)
+    inputs.spec.check_best_metric(metric, examples)
 
     def compute_score() -> float:
-        return inputs.head.scores(predict(examples, batch_size, verbose=0), examples)[metric]
+        return inputs.spec.scores(predict(examples, batch_size, verbose=0), examples)[metric]
 
     return _BestModel(metric, compute_score, epochs)
 

@@ -67,14 +67,14 @@ def _check_number(name: str, value: Any, may_be_number: bool, is_valid: Any, exp
 
 
 def keras_arguments(
-    head: KindSpec, loss: Any, metrics: Any, settings: Mapping[str, Any], pads_rows: bool, has_regularizers: bool
+    spec: KindSpec, loss: Any, metrics: Any, settings: Mapping[str, Any], pads_rows: bool, has_regularizers: bool
 ) -> dict[str, Any]:
     """Returns the arguments for keras.Model.compile, except the optimizer.
 
     Args:
-        head: The spec of the model's task, whose loss and metrics are the defaults.
-        loss: The user's loss of logits. If None, the loss of the head is used.
-        metrics: The user's metrics of logits. If None, the metrics of the head are used.
+        spec: The spec of the model's task, whose loss and metrics are the defaults.
+        loss: The user's loss of logits. If None, the loss of the kind is used.
+        metrics: The user's metrics of logits. If None, the metrics of the kind are used.
         settings: Further arguments that the user passed to compile.
         pads_rows: Whether batches may contain padding rows, which must not count (several replicas or micro-batches).
         has_regularizers: Whether the model has regularization losses.
@@ -82,18 +82,18 @@ def keras_arguments(
     Raises:
         UserError: If the arguments contradict each other, or a loss or metric expects probabilities.
     """
-    kind_model = create_kind_model(head)
-    checked_loss = kind_model.loss() if loss is None else check_losses(loss, head)
-    has_one_hot = reads_one_hot(checked_loss, head)
+    kind_model = create_kind_model(spec)
+    checked_loss = kind_model.loss() if loss is None else check_losses(loss, spec)
+    has_one_hot = reads_one_hot(checked_loss, spec)
     arguments = {
         "loss": checked_loss,
-        "loss_weights": head.loss_weights() if loss is None else None,
+        "loss_weights": spec.loss_weights() if loss is None else None,
         "weighted_metrics": None,
         **settings,
-        "metrics": check_metrics(kind_model.metrics() if metrics is None else metrics, head, has_one_hot),
+        "metrics": check_metrics(kind_model.metrics() if metrics is None else metrics, spec, has_one_hot),
     }
     if arguments["weighted_metrics"]:
-        arguments["weighted_metrics"] = check_metrics(arguments["weighted_metrics"], head, has_one_hot)
+        arguments["weighted_metrics"] = check_metrics(arguments["weighted_metrics"], spec, has_one_hot)
     if arguments.get("jit_compile", "auto") == "auto":
         arguments["jit_compile"] = False
     if not pads_rows:

@@ -10,81 +10,81 @@ from official_bert.errors import UserError
 from official_bert.kinds.spec import KindSpec
 
 
-def check_texts(data: tf.data.Dataset, head: KindSpec) -> None:
+def check_texts(data: tf.data.Dataset, spec: KindSpec) -> None:
     """Raises a UserError if the elements of a data set are not texts, or (texts, labels) if the task needs labels.
 
     Args:
         data: The data set.
-        head: The spec of the model's task.
+        spec: The spec of the model's task.
     """
-    spec, needs_labels = data.element_spec, head.needs_labels
-    if needs_labels and (not isinstance(spec, tuple) or len(spec) not in (2, 3)):
+    element, needs_labels = data.element_spec, spec.needs_labels
+    if needs_labels and (not isinstance(element, tuple) or len(element) not in (2, 3)):
         raise UserError("the data set contains no labels; expected tuples (texts, labels) or (texts, labels, weights)")
-    if not needs_labels and isinstance(spec, tuple):
-        raise UserError(f"the data set contains tuples of {len(spec)}; expected only texts")
-    x = spec[0] if isinstance(spec, tuple) else spec
-    _check_keys(x, head)
+    if not needs_labels and isinstance(element, tuple):
+        raise UserError(f"the data set contains tuples of {len(element)}; expected only texts")
+    x = element[0] if isinstance(element, tuple) else element
+    _check_keys(x, spec)
     texts = tf.nest.flatten(x)
-    if any(each.dtype != tf.string for each in texts) or len(texts) != 1 + head.pair:
-        expected = "two strings, as (first, second)" if head.pair else "a string"
+    if any(each.dtype != tf.string for each in texts) or len(texts) != 1 + spec.pair:
+        expected = "two strings, as (first, second)" if spec.pair else "a string"
         expected += "; for pairs of texts, create the model with pair=True" if len(texts) == 2 else ""
         raise UserError(f"the data set's texts have the specification {x}; expected {expected}")
 
 
-def _check_keys(spec: Any, head: KindSpec) -> None:
+def _check_keys(element: Any, spec: KindSpec) -> None:
     """Raises a UserError if texts are a dict (as in make_csv_dataset) whose keys are not the model's text inputs.
 
     Args:
-        spec: The element_spec of the texts.
-        head: The spec of the model's task.
+        element: The element_spec of the texts.
+        spec: The spec of the model's task.
     """
-    names = head.text_inputs
-    if isinstance(spec, Mapping) and set(spec) != set(names):
-        columns = ", ".join(f"columns[{key!r}]" for key in list(spec)[: len(names)])
+    names = spec.text_inputs
+    if isinstance(element, Mapping) and set(element) != set(names):
+        columns = ", ".join(f"columns[{key!r}]" for key in list(element)[: len(names)])
         columns = f"({columns})" if len(names) > 1 else columns
-        pairs = ". For pairs of texts, create the model with pair=True" if "text_pair" in spec else ""
+        pairs = ". For pairs of texts, create the model with pair=True" if "text_pair" in element else ""
         raise UserError(
-            f"the data set has the keys {', '.join(map(str, spec))}; expected {' and '.join(names)}. "
+            f"the data set has the keys {', '.join(map(str, element))}; expected {' and '.join(names)}. "
             f"Select the texts: data.map(lambda columns, labels: ({columns}, labels)){pairs}"
         )
 
 
-def _select_texts(x: Any, head: KindSpec) -> Any:
+def _select_texts(x: Any, spec: KindSpec) -> Any:
     """Returns the only text column of a dict. Returns texts in another form unchanged."""
-    is_single = isinstance(x, Mapping) and len(head.text_inputs) == 1
-    return x[head.text_inputs[0]] if is_single else x
+    is_single = isinstance(x, Mapping) and len(spec.text_inputs) == 1
+    return x[spec.text_inputs[0]] if is_single else x
 
 
-def read_batches(data: tf.data.Dataset, head: KindSpec) -> Iterator[tuple[Any, Any, Any]]:
+def read_batches(data: tf.data.Dataset, spec: KindSpec) -> Iterator[tuple[Any, Any, Any]]:
     """Yields texts, labels and sample weights of each batch of a batched data set. None stands for missing ones."""
     for element in data.with_options(make_dataset_options()):
-        x, y, weights = (*(element if head.needs_labels else (element,)), None, None)[:3]
+        x, y, weights = (*(element if spec.needs_labels else (element,)), None, None)[:3]
         x, y, weights = tf.nest.map_structure(_to_array, (x, y, weights))
-        yield _select_texts(x, head), list(zip(*y, strict=True)) if isinstance(y, tuple) else y, weights
+        yield _select_texts(x, spec), list(zip(*y, strict=True)) if isinstance(y, tuple) else y, weights
 
 
-def read_texts(data: Any, head: KindSpec) -> Any:
+def read_texts(data: Any, spec: KindSpec) -> Any:
     """Returns the texts of a data set, in its order, without labels. Returns any other `data` unchanged."""
     if not isinstance(data, tf.data.Dataset):
         return data
-    spec = data.element_spec
-    if isinstance(spec, tuple) and not (head.pair and _are_texts(spec)):
+    element = data.element_spec
+    if isinstance(element, tuple) and not (spec.pair and _are_texts(element)):
         data = data.map(lambda x, *_: x)
-        spec = data.element_spec
-    _check_keys(spec, head)
-    if _is_batched(data, spec):
+        element = data.element_spec
+    _check_keys(element, spec)
+    if _is_batched(data, element):
         data = data.unbatch()
     rows = list(data.with_options(make_dataset_options()).as_numpy_iterator())
-    if isinstance(spec, Mapping):
-        return _select_texts({name: [row[name] for row in rows] for name in spec}, head)
-    if isinstance(spec, tuple):
-        return tuple([row[number] for row in rows] for number in range(len(spec)))
+    if isinstance(element, Mapping):
+        return _select_texts({name: [row[name] for row in rows] for name in element}, spec)
+    if isinstance(element, tuple):
+        return tuple([row[number] for row in rows] for number in range(len(element)))
     return rows
 
 
-def _are_texts(spec: Any) -> bool:
+def _are_texts(element: Any) -> bool:
     """Returns whether a tuple of TensorSpecs is a pair of texts, rather than texts with numeric labels."""
-    return len(spec) == 2 and all(isinstance(each, tf.TensorSpec) and each.dtype == tf.string for each in spec)
+    return len(element) == 2 and all(isinstance(each, tf.TensorSpec) and each.dtype == tf.string for each in element)
 
 
 def _is_batched(data: tf.data.Dataset, texts: Any = None) -> bool:

@@ -111,7 +111,7 @@ class FittingModel(StepModel):
             raise UserError("fit and evaluate do not support several machines; use official-bert finetune")
         with strategy.scope():  # Metrics then sum over all replicas.
             arguments = compiling.keras_arguments(
-                self.head, loss, metrics, settings, self._pads_rows, bool(self.losses)
+                self.spec, loss, metrics, settings, self._pads_rows, bool(self.losses)
             )
         # For evaluate, because Keras evaluates only compiled models. fit creates the optimizer with the schedule.
         keras_optimizer = BertAdamW(float(learning_rate)) if optimizer is None else optimizer
@@ -206,18 +206,18 @@ class FittingModel(StepModel):
                 "fit can only learn the labels from lists of texts and labels; create the model with labels=[...]"
             )
         labels = class_labels.learn_label_names(y)
-        class_labels.check_label_names(labels, 2 if self.head.is_single_label else 1, {})
+        class_labels.check_label_names(labels, 2 if self.spec.is_single_label else 1, {})
         self._check_not_quantized()
-        self.head, self.compiled = self._replace_labels(tuple(labels)), False
+        self.spec, self.compiled = self._replace_labels(tuple(labels)), False
         with self.distribute_strategy.scope():
             self._replace_classes(len(labels))
         if verbose:
             print(f"note: learned the labels {', '.join(labels)} from y")
 
     def _replace_labels(self, labels: tuple[str, ...]) -> Any:
-        """Returns the spec of the head with these labels."""
+        """Returns the spec with these labels."""
         replaced: dict[str, Any] = {"labels": labels}
-        return dataclasses.replace(self.head, **replaced)
+        return dataclasses.replace(self.spec, **replaced)
 
     def _replace_classes(self, num_classes: int) -> None:
         """Replaces the last dense layer by a new one with the same settings for `num_classes` classes."""
@@ -381,7 +381,7 @@ class FittingModel(StepModel):
         inputs, batch_size = self._create_inputs(verbose), check_count(batch_size, "batch_size", 32)
         steps = check_count(steps, "steps", None)
         common = {"verbose": verbose, "steps": steps, "return_dict": return_dict, **settings}
-        if confusion_matrix and (are_ids(x) or not self.head.is_single_label):
+        if confusion_matrix and (are_ids(x) or not self.spec.is_single_label):
             raise UserError(
                 "confusion_matrix=True needs texts and a TextClassifier with one class per text; remove the argument"
             )
@@ -394,10 +394,10 @@ class FittingModel(StepModel):
         with data_errors.raise_one_line_errors():
             figures = super().evaluate(inputs.prepare_evaluation(data, batch_size), callbacks=callbacks, **common)
         inputs.print_data_set_truncation(steps)
-        if verbose and {"temperature", "thresholds"} & self.head.settings.keys():
+        if verbose and {"temperature", "thresholds"} & self.spec.settings.keys():
             print("note: the loss and the Keras metrics do not use the model's temperature and thresholds")
         added = {}
-        if confusion_matrix or (self.head.has_own_scores and steps is None):
+        if confusion_matrix or (self.spec.has_own_scores and steps is None):
             examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)
             added = self._scores(examples, batch_size, confusion_matrix)
         if return_dict or not added:
@@ -406,12 +406,12 @@ class FittingModel(StepModel):
 
     def _scores(self, examples: Sequence[Any], batch_size: int, confusion_matrix: bool) -> dict[str, Any]:
         """Returns the scores of `evaluate` that Keras has no metric for, and the confusion matrix if requested."""
-        predictions, head = self._predictions(examples, batch_size, verbose=0), self.head
+        predictions, spec = self._predictions(examples, batch_size, verbose=0), self.spec
         added: dict[str, Any] = {}
-        if head.has_own_scores:
-            added = {name: score for name, score in head.scores(predictions, examples).items() if name != "accuracy"}
+        if spec.has_own_scores:
+            added = {name: score for name, score in spec.scores(predictions, examples).items() if name != "accuracy"}
         if confusion_matrix:
-            added["confusion_matrix"] = scores.confusions(head.labels or (), head.outcomes(predictions, examples))
+            added["confusion_matrix"] = scores.confusions(spec.labels or (), spec.outcomes(predictions, examples))
         return added
 
 

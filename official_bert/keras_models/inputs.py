@@ -68,14 +68,14 @@ class Inputs:
 
     Attributes:
         epoch: The current epoch, also when training is resumed.
-        head: The spec of the model's task, which parses examples and labels.
+        spec: The spec of the model's task, which parses examples and labels.
     """
 
     def __init__(self, model: StepModel, prints_notes: bool = True) -> None:
-        self.epoch, self.head = 0, model.head
+        self.epoch, self.spec = 0, model.spec
         self._model, self._prints_notes = model, prints_notes
         # Whether class labels are converted to one-hot rows (True) or to indices (False), or left as they are (None).
-        self._has_one_hot = reads_one_hot(model.loss, model.head)
+        self._has_one_hot = reads_one_hot(model.loss, model.spec)
         # The texts that were read from a data set, in all epochs.
         self._num_texts = self._num_truncated = 0
 
@@ -118,7 +118,7 @@ class Inputs:
             if class_labels.is_balanced(class_weight):
                 raise UserError(_NOT_COUNTED)
             if class_weight is not None:
-                class_weight = dict(enumerate(self.head.weights_by_class(class_weight).tolist()))
+                class_weight = dict(enumerate(self.spec.weights_by_class(class_weight).tolist()))
             ids = {"x": x, "y": self.convert_labels(x, y), "sample_weight": sample_weight, "class_weight": class_weight}
             if isinstance(x, tf.data.Dataset):
                 return {**ids, "shuffle": False}, None
@@ -142,7 +142,7 @@ class Inputs:
         """Prints a note if all texts that validation_split holds out have the same class, as in sorted data."""
         labels = {example.label for example in held_out.items} if self._has_class_labels else set()
         if len(labels) == 1 < len(held_out.items) and self._prints_notes:
-            label = (self.head.labels or ())[labels.pop()]
+            label = (self.spec.labels or ())[labels.pop()]
             print(f"note: validation_split: all {len(held_out.items)} texts have the label {label}; shuffle x and y")
 
     def read_evaluation(self, data: Any) -> Any:
@@ -154,7 +154,7 @@ class Inputs:
         first = data[0] if isinstance(data, tuple) and data else data
         if data is None or isinstance(data, Examples | tf.data.Dataset) or input_adapters.are_ids(first):
             return data
-        if not self.head.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
+        if not self.spec.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
             data = (data, None)  # Only texts.
         if len(data) not in (2, 3):
             raise UserError(
@@ -187,14 +187,14 @@ class Inputs:
         """
         if isinstance(x, tf.data.Dataset):
             return y  # The data set contains the labels.
-        if y is None and self.head.needs_labels:
+        if y is None and self.spec.needs_labels:
             raise UserError(_NO_LABELS)
         are_names = isinstance(y, list) or (isinstance(y, np.ndarray) and y.dtype.kind in "OSU")
         are_class_rows = self._has_class_labels and isinstance(y, np.ndarray) and y.ndim == 2
-        if isinstance(self.head, TextSpec) and (are_names or are_class_rows):
+        if isinstance(self.spec, TextSpec) and (are_names or are_class_rows):
             # Labels with a number for each class (such as one-hot) keep this form.
-            rows, labels = self.head.parse_rows(y), self.head.parse_labels(y)
-            y = self.head.targets(labels) if rows is None else rows
+            rows, labels = self.spec.parse_rows(y), self.spec.parse_labels(y)
+            y = self.spec.targets(labels) if rows is None else rows
         if isinstance(y, np.ndarray):
             y = self._convert_label_form(y)
             input_adapters.check_same_length(len(x["input_ids"]), y, "y")
@@ -207,12 +207,12 @@ class Inputs:
 
     @property
     def _has_class_labels(self) -> bool:
-        return isinstance(self.head, LabelSpec) and self.head.is_single_label
+        return isinstance(self.spec, LabelSpec) and self.spec.is_single_label
 
     def _convert_label_form(self, targets: Array) -> Array:
         if not self._has_class_labels:
             return targets
-        return class_labels.convert_label_form(targets, self._has_one_hot, len(self.head.labels or ()))
+        return class_labels.convert_label_form(targets, self._has_one_hot, len(self.spec.labels or ()))
 
     # Lists, arrays and columns.
 
@@ -230,22 +230,22 @@ class Inputs:
         """
         if x is None:
             raise UserError("x is missing; pass the texts")
-        if y is None and self.head.needs_labels:
+        if y is None and self.spec.needs_labels:
             raise UserError(_NO_LABELS)
-        if not self.head.supports_sample_weight and (sample_weight is not None or class_weight is not None):
-            raise UserError(f"{self.head.kind} does not support sample_weight and class_weight; remove them")
-        examples = self.head.training_examples(x, y)
+        if not self.spec.supports_sample_weight and (sample_weight is not None or class_weight is not None):
+            raise UserError(f"{self.spec.kind} does not support sample_weight and class_weight; remove them")
+        examples = self.spec.training_examples(x, y)
         weights = None
         if sample_weight is not None:
             weights = input_adapters.check_weights(sample_weight, "sample_weight")
             input_adapters.check_same_length(len(examples), weights, "sample_weight")
         is_balanced = class_labels.is_balanced(class_weight)
         if is_balanced:
-            self.head.weights_by_class({})  # Raises an error if the kind has no single classes.
+            self.spec.weights_by_class({})  # Raises an error if the kind has no single classes.
         elif class_weight is not None:
-            by_class = self.head.weights_by_class(class_weight)[[example.label for example in examples]]
+            by_class = self.spec.weights_by_class(class_weight)[[example.label for example in examples]]
             weights = by_class if weights is None else weights * by_class
-        if weights is not None and self.head.has_tokens:
+        if weights is not None and self.spec.has_tokens:
             weights = weights[:, None]  # The weight of a sentence applies to each of its tokens, for any loss.
         return Examples(examples, weights, is_balanced)
 
@@ -301,8 +301,8 @@ class Inputs:
     def _featurize(self, examples: Sequence[Any]) -> Features:
         if not examples:
             raise UserError(NO_EXAMPLES)
-        features = self.head.featurize(examples, self._model._tokenizer, self._model.max_seq_length)
-        if self.head.needs_labels and not features.targets:
+        features = self.spec.featurize(examples, self._model._tokenizer, self._model.max_seq_length)
+        if self.spec.needs_labels and not features.targets:
             raise UserError(_NO_LABELS)
         if LABELS not in features.targets:
             return features
@@ -320,7 +320,7 @@ class Inputs:
         self._print_truncation(self._num_truncated, self._num_texts, *parts, read_ahead)
 
     def _print_truncation(self, num_truncated: int, num_texts: int, *parts: str) -> None:
-        line = self.head.describe_truncation(num_truncated, num_texts, self._model.max_seq_length)
+        line = self.spec.describe_truncation(num_truncated, num_texts, self._model.max_seq_length)
         if line and self._prints_notes:
             print(": ".join(filter(None, ["note", ", ".join(filter(None, parts)), line])))
 
@@ -333,7 +333,7 @@ class Inputs:
         if not examples.is_balanced:
             return weights
         labels = np.array([example.label for example in examples.items])[features.details[EXAMPLE]]
-        balanced = class_labels.balanced_weights(labels, len(self.head.labels or ()))[labels].astype(np.float32)
+        balanced = class_labels.balanced_weights(labels, len(self.spec.labels or ()))[labels].astype(np.float32)
         return balanced if weights is None else weights * balanced
 
     def _batch(self, features: Features, rows: Array, weights: Array | None, first: int = 0) -> tuple[Any, ...]:
@@ -350,7 +350,7 @@ class Inputs:
         multiple = batches.COMPILED_MULTIPLE if model.jit_compile else MULTIPLE
         batch = batches.pad_batch(features, rows, model.max_seq_length, weights, multiple, buckets)
         # The epoch and the row seed random targets (masked tokens).
-        return self.head.randomize_batch(batch, [hash((model.seed, self.epoch, first + int(row))) for row in rows])
+        return self.spec.randomize_batch(batch, [hash((model.seed, self.epoch, first + int(row))) for row in rows])
 
     # Data sets.
 
@@ -364,7 +364,7 @@ class Inputs:
             batch_size: Number of texts per batch, if the data set is not batched.
             class_weight: Weights by class name or index.
         """
-        data_sets.check_texts(data, self.head)
+        data_sets.check_texts(data, self.spec)
         if class_labels.is_balanced(class_weight):
             raise UserError(_NOT_COUNTED)
         data = data_sets.make_batches(data, batch_size)
@@ -394,7 +394,7 @@ class Inputs:
 
     def _iterate_examples(self, data: tf.data.Dataset, class_weight: ClassWeight = None) -> Iterator[Examples]:
         """Yields the Examples of each batch of a batched data set."""
-        for number, (x, y, weights) in enumerate(data_sets.read_batches(data, self.head)):
+        for number, (x, y, weights) in enumerate(data_sets.read_batches(data, self.spec)):
             try:
                 examples = self.examples(x, y, weights, class_weight)
             except UserError as error:

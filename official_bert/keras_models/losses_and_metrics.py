@@ -19,41 +19,41 @@ from official_bert.kinds.text_spec import LabelSpec
 _CROSSENTROPIES, _ACCURACIES = ("crossentropy", "ce"), ("accuracy", "acc")  # Keras resolves them by shape
 
 
-def check_losses(losses: Any, head: KindSpec) -> Any:
+def check_losses(losses: Any, spec: KindSpec) -> Any:
     """Returns the losses unchanged, after checking that they fit the task and accept logits.
 
     Args:
         losses: A loss, or a list or dict of losses, as in compile.
-        head: The spec of the model's task.
+        spec: The spec of the model's task.
 
     Raises:
         UserError: If a Keras loss does not fit the task, expects probabilities, or does not ignore the padding of tags.
     """
-    kind_model = create_kind_model(head)
+    kind_model = create_kind_model(spec)
 
     def check(item: Any) -> Any:
-        instance = _create(_name_crossentropy(item, head), keras.losses)
+        instance = _create(_name_crossentropy(item, spec), keras.losses)
         if _is_from_keras(instance):
-            _check_fit(instance, keras.losses, kind_model.keras_losses, head)
+            _check_fit(instance, keras.losses, kind_model.keras_losses, spec)
         return item
 
     return keras.tree.map_structure(check, losses)
 
 
-def check_metrics(metrics: Any, head: KindSpec, has_one_hot: bool | None = False) -> Any:
+def check_metrics(metrics: Any, spec: KindSpec, has_one_hot: bool | None = False) -> Any:
     """Returns the metrics. Those that expect probabilities or one-hot labels are wrapped in MetricOfClasses.
 
     "accuracy" is replaced by the accuracy of the task.
 
     Args:
         metrics: A metric, or a list or dict of metrics, as in compile.
-        head: The spec of the model's task.
+        spec: The spec of the model's task.
         has_one_hot: Whether class labels are one-hot, or None if unknown (see `reads_one_hot`).
 
     Raises:
         UserError: If a Keras metric does not fit the task, or expects probabilities and cannot be wrapped.
     """
-    kind_model = create_kind_model(head)
+    kind_model = create_kind_model(spec)
     own = next(iter(keras.tree.flatten(kind_model.metrics())), None)
 
     def check(item: Any) -> Any:
@@ -61,40 +61,40 @@ def check_metrics(metrics: Any, head: KindSpec, has_one_hot: bool | None = False
             # Keras resolves the name to this metric by itself.
             is_keras_choice = isinstance(own, keras.metrics.SparseCategoricalAccuracy)
             return item if is_keras_choice or own.name != "accuracy" else own
-        instance = _create(_name_crossentropy(item, head), keras.metrics)
+        instance = _create(_name_crossentropy(item, spec), keras.metrics)
         if not _is_from_keras(instance) or type(instance) is keras.metrics.MeanMetricWrapper:
             return item
-        wraps = isinstance(head, LabelSpec)
-        _check_fit(instance, keras.metrics, kind_model.keras_metrics, head, checks_logits=not wraps)
-        reads_labels = not head.is_single_label or (reads_indices(instance) and has_one_hot is False)
+        wraps = isinstance(spec, LabelSpec)
+        _check_fit(instance, keras.metrics, kind_model.keras_metrics, spec, checks_logits=not wraps)
+        reads_labels = not spec.is_single_label or (reads_indices(instance) and has_one_hot is False)
         if not wraps or (reads_labels and reads_logits(instance)):
             return item
-        return MetricOfClasses(instance, head.is_single_label, name=item if isinstance(item, str) else instance.name)
+        return MetricOfClasses(instance, spec.is_single_label, name=item if isinstance(item, str) else instance.name)
 
     return keras.tree.map_structure(check, metrics)
 
 
-def reads_one_hot(loss: Any, head: KindSpec) -> bool | None:
+def reads_one_hot(loss: Any, spec: KindSpec) -> bool | None:
     """Returns whether a loss expects a number for each class (such as one-hot rows) instead of class indices.
 
     Returns None if the loss accepts both, or if the task is not single-label classification.
     """
-    if not isinstance(head, LabelSpec) or not head.is_single_label or isinstance(loss, dict | list):
+    if not isinstance(spec, LabelSpec) or not spec.is_single_label or isinstance(loss, dict | list):
         return None
     instance = _create(loss, keras.losses)
     return not reads_indices(instance) if _is_from_keras(instance) else None
 
 
-def check_labels(loss: Any, head: KindSpec, labels: Any, logits: Any) -> None:
+def check_labels(loss: Any, spec: KindSpec, labels: Any, logits: Any) -> None:
     """Raises a UserError if labels have a form (class indices or one-hot rows) that the loss does not accept.
 
     Args:
         loss: The compiled loss.
-        head: The spec of the model's task.
+        spec: The spec of the model's task.
         labels: A tensor of labels, [B], [B, 1] or [B, C].
         logits: A tensor of logits, [B, C].
     """
-    expects_one_hot = reads_one_hot(loss, head)
+    expects_one_hot = reads_one_hot(loss, spec)
     if expects_one_hot is None:
         return
     is_one_hot = len(labels.shape) == 2 and labels.shape[-1] == logits.shape[-1]
@@ -108,11 +108,11 @@ def check_labels(loss: Any, head: KindSpec, labels: Any, logits: Any) -> None:
         )
 
 
-def _name_crossentropy(item: Any, head: KindSpec) -> Any:
+def _name_crossentropy(item: Any, spec: KindSpec) -> Any:
     """Replaces the short names "crossentropy" and "ce" by the name of the cross-entropy of the task's labels."""
     if not isinstance(item, str) or item not in _CROSSENTROPIES:
         return item
-    has_several_labels = isinstance(head, LabelSpec) and not head.is_single_label
+    has_several_labels = isinstance(spec, LabelSpec) and not spec.is_single_label
     return "BinaryCrossentropy" if has_several_labels else "SparseCategoricalCrossentropy"
 
 
@@ -131,14 +131,14 @@ def _create(item: Any, module: Any) -> Any:
     return instance
 
 
-def _check_fit(instance: Any, module: Any, names: Any, head: KindSpec, checks_logits: bool = True) -> None:
+def _check_fit(instance: Any, module: Any, names: Any, spec: KindSpec, checks_logits: bool = True) -> None:
     name, module_name = _get_name(instance), module.__name__.removeprefix("keras._tf_keras.")
     if name not in names:
-        received = f"{module_name}.{name} does not fit {head.kind.replace('_', ' ')}"
-        scores = "; evaluate returns the scores of the answers" if head.has_own_scores else ""
+        received = f"{module_name}.{name} does not fit {spec.kind.replace('_', ' ')}"
+        scores = "; evaluate returns the scores of the answers" if spec.has_own_scores else ""
         raise UserError(f"{received}; use one of {', '.join(names)}, or a function of your own{scores}")
     config = instance.get_config()
-    needed = {key: value for key, value in create_kind_model(head).keras_arguments.items() if key in config}
+    needed = {key: value for key, value in create_kind_model(spec).keras_arguments.items() if key in config}
     if checks_logits and any(config[key] != value for key, value in needed.items()):
         arguments = ", ".join(f"{key}={value}" for key, value in needed.items())
         problem = f"does not ignore the label {NO_LABEL}, which marks tokens without a label"

@@ -32,7 +32,7 @@ _LOGITS = "masked_lm_logits"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedLMHead(KindSpec):
+class MaskedLMSpec(KindSpec):
     """The KindSpec of masked language modeling on unlabelled texts. Other tokens are masked in each epoch.
 
     Targets are the ids of the masked tokens, int32 [B, P].
@@ -67,7 +67,7 @@ class MaskedLMHead(KindSpec):
         return {name: masked[name].astype(np.int32) for name in names}, targets
 
 
-class Model(KindModel[MaskedLMHead]):
+class Model(KindModel[MaskedLMSpec]):
     """The loss and metrics of masked language modeling. `MaskedLM` builds the layers."""
 
     keras_metrics = ("SparseCategoricalCrossentropy",)
@@ -102,7 +102,7 @@ class MaskedLM(TextModel):
         settings: Other arguments of TextModel.
     """
 
-    head: MaskedLMHead
+    spec: MaskedLMSpec
     default_name = "masked_lm"
 
     def __init__(
@@ -121,7 +121,7 @@ class MaskedLM(TextModel):
             masked_lm_prob=masked_lm_prob,
             do_whole_word_mask=do_whole_word_mask,
         )
-        super().__init__(MaskedLMHead(masking=masking), config, vocab, **settings)
+        super().__init__(MaskedLMSpec(masking=masking), config, vocab, **settings)
         self.bert_config.require_masked_lm()
 
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
@@ -153,7 +153,7 @@ class MaskedLM(TextModel):
 
     def _get_own_config(self) -> dict[str, Any]:
         names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
-        return {name: getattr(self.head.masking, name) for name in names}
+        return {name: getattr(self.spec.masking, name) for name in names}
 
     def _head_note(self, has_head: bool) -> str:
         return "the masked-LM head is the checkpoint's" if has_head else "the masked-LM head is new: train it"

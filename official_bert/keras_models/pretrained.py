@@ -25,16 +25,16 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
         initial: The checkpoint. If it is a fine-tuned model of the same kind, its head and settings are used too.
         settings: Constructor arguments that the user passed.
     """
-    spec = initial.task if initial.task and initial.task["kind"] in model_class.kinds else None
+    task_spec = initial.task if initial.task and initial.task["kind"] in model_class.kinds else None
     explicit = settings
-    if spec is not None:
-        settings = {"max_seq_length": spec["max_seq_length"], **model_class._get_settings(spec), **settings}
+    if task_spec is not None:
+        settings = {"max_seq_length": task_spec["max_seq_length"], **model_class._get_settings(task_spec), **settings}
     elif initial.task is None:
         kinds = {get_head_kind(initial, part) for part in initial.parts if part in TASK_HEADS}
         labels = {"labels": list(initial.labels)} if initial.labels and kinds & {*model_class.kinds} else {}
         settings = {**model_class._get_settings({"kind": initial.kind, **labels}), **settings}
     model = model_class(initial.config, initial.require_vocab(), do_lower_case=initial.casing, **settings)
-    weights = select_head_weights(initial, model.head)
+    weights = select_head_weights(initial, model.spec)
     inherited = [name for name in ("labels", "multi_label") if name not in explicit and settings.get(name)]
     notes = (*initial.notes, *list_origin_notes(initial, has_head=weights is not None))
     notes += tuple(f"{name}={settings[name]} is taken from the checkpoint" for name in inherited)
@@ -44,7 +44,7 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
         has_head = True
     else:
         paths = {variable.path for variable in model.variables}
-        values, note_of_head = select_checkpoint_weights(initial, model.head, paths)
+        values, note_of_head = select_checkpoint_weights(initial, model.spec, paths)
         has_head = paths <= values.keys()
         model._assign_weights(values)
         notes += (note_of_head,) if note_of_head else ()

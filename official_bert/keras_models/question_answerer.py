@@ -31,7 +31,7 @@ class QuestionAnswerer(TextModel):
         settings: Other arguments of TextModel.
     """
 
-    head: QuestionAnsweringSpec
+    spec: QuestionAnsweringSpec
     default_name = "question_answerer"
     kinds = (QuestionAnsweringSpec.kind,)
 
@@ -48,15 +48,15 @@ class QuestionAnswerer(TextModel):
         n_best_size: int = 20,
         **settings: Any,
     ) -> None:
-        head = QuestionAnsweringSpec(
+        spec = QuestionAnsweringSpec(
             version_2=no_answer, null_score_diff_threshold=null_score_diff_threshold, doc_stride=doc_stride,
             max_query_length=max_query_length, max_answer_length=max_answer_length, n_best_size=n_best_size,
         )  # fmt: skip
-        super().__init__(head, config, vocab, **settings)
+        super().__init__(spec, config, vocab, **settings)
 
     @classmethod
-    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        return {"no_answer": spec.get("version_2", False), **super()._get_settings(spec)}
+    def _get_settings(cls, task_spec: Mapping[str, Any]) -> dict[str, Any]:
+        return {"no_answer": task_spec.get("version_2", False), **super()._get_settings(task_spec)}
 
     def answer(self, question: str, context: str) -> TextAnswer:
         """Returns the answer to one question."""

@@ -104,11 +104,11 @@ class StepModel(BaseTextModel):
         return {**logs, **self._update_loss(all_reduce_sum(share), count)}
 
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *arguments: Any, **settings: Any) -> Any:
-        check_labels(self.loss, self.head, y, y_pred)
+        check_labels(self.loss, self.spec, y, y_pred)
         return super().compute_loss(x, y, y_pred, *arguments, **settings)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
-        check_labels(self.loss, self.head, y, y_pred)
+        check_labels(self.loss, self.spec, y, y_pred)
         metrics: dict[str, Any] = super().compute_metrics(x, y, y_pred, sample_weight)
         return metrics
 

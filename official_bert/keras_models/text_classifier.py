@@ -49,7 +49,7 @@ class TextClassifier(TextModel):
         UserError: If the labels are not names, or another argument is out of range.
     """
 
-    head: LabelSpec
+    spec: LabelSpec
     default_name = "text_classifier"
     kinds = (ClassificationSpec.kind, MultiLabelSpec.kind)
 
@@ -72,74 +72,74 @@ class TextClassifier(TextModel):
         common: dict[str, Any] = {
             "labels": names, "pair": pair, "doc_stride": doc_stride
         }  # fmt: skip
-        head: LabelSpec = MultiLabelSpec(**common) if multi_label else ClassificationSpec(**common)
+        spec: LabelSpec = MultiLabelSpec(**common) if multi_label else ClassificationSpec(**common)
         if positive_weights is not None:
-            _check_by_label(head, "positive_weights", positive_weights)
+            _check_by_label(spec, "positive_weights", positive_weights)
             weights: dict[str, Any] = {"positive_weights": tuple(positive_weights)}
-            head = dataclasses.replace(head, **weights)
+            spec = dataclasses.replace(spec, **weights)
         decisions = {"temperature": temperature, "thresholds": thresholds, "min_confidence": min_confidence}
         for name, value in decisions.items():
-            head = _replace_setting(head, name, value)
-        super().__init__(head, config, vocab, **settings)
+            spec = _replace_setting(spec, name, value)
+        super().__init__(spec, config, vocab, **settings)
 
     @property
     def temperature(self) -> float:
         """Divisor of the logits before the softmax or sigmoid."""
-        return self.head.temperature
+        return self.spec.temperature
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        self.head = _replace_setting(self.head, "temperature", value)
+        self.spec = _replace_setting(self.spec, "temperature", value)
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
         """For each class, the probability above which `classify` returns it. None means 0.5."""
-        return self.head.thresholds or None
+        return self.spec.thresholds or None
 
     @thresholds.setter
     def thresholds(self, value: Sequence[float] | None) -> None:
-        self.head = _replace_setting(self.head, "thresholds", value)
+        self.spec = _replace_setting(self.spec, "thresholds", value)
 
     @property
     def min_confidence(self) -> float:
         """Probability below which `classify` returns None, for multi_label=False."""
-        return getattr(self.head, "min_confidence", 0.0)
+        return getattr(self.spec, "min_confidence", 0.0)
 
     @min_confidence.setter
     def min_confidence(self, value: float) -> None:
-        self.head = _replace_setting(self.head, "min_confidence", value)
+        self.spec = _replace_setting(self.spec, "min_confidence", value)
 
     def _replace_labels(self, labels: tuple[str, ...]) -> Any:
-        head = super()._replace_labels(labels)
+        spec = super()._replace_labels(labels)
         for name in ("thresholds", "positive_weights"):
-            if getattr(head, name, ()):
-                _check_by_label(head, name, getattr(head, name))
-        return head
+            if getattr(spec, name, ()):
+                _check_by_label(spec, name, getattr(spec, name))
+        return spec
 
     def _get_own_config(self) -> dict[str, Any]:
-        decisions = {name: value for name, value in self.head.settings.items() if name in DECISIONS}
-        positive_weights = list(getattr(self.head, "positive_weights", ())) or None
+        decisions = {name: value for name, value in self.spec.settings.items() if name in DECISIONS}
+        positive_weights = list(getattr(self.spec, "positive_weights", ())) or None
         return super()._get_own_config() | {"positive_weights": positive_weights, **decisions}
 
     @classmethod
-    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        settings = {name: value for name, value in super()._get_settings(spec).items() if name not in DECISIONS}
-        return settings | {"multi_label": spec["kind"] == MultiLabelSpec.kind}
+    def _get_settings(cls, task_spec: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {name: value for name, value in super()._get_settings(task_spec).items() if name not in DECISIONS}
+        return settings | {"multi_label": task_spec["kind"] == MultiLabelSpec.kind}
 
-    def _take_decisions(self, spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
-        decisions = {name: spec[name] for name in DECISIONS if name in spec and name not in explicit}
+    def _take_decisions(self, task_spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
+        decisions = {name: task_spec[name] for name in DECISIONS if name in task_spec and name not in explicit}
         if "thresholds" in decisions:  # The order of the classes may be different here.
-            threshold_of = dict(zip(spec["labels"], decisions["thresholds"], strict=True))
-            decisions["thresholds"] = tuple(threshold_of[label] for label in self.head.labels or ())
-        self.head = dataclasses.replace(self.head, **decisions)
+            threshold_of = dict(zip(task_spec["labels"], decisions["thresholds"], strict=True))
+            decisions["thresholds"] = tuple(threshold_of[label] for label in self.spec.labels or ())
+        self.spec = dataclasses.replace(self.spec, **decisions)
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[Any]:
         """Returns the most probable class of each text, or None if its probability is below min_confidence.
 
         With multi_label=True, returns a list of all classes whose probability is above their threshold.
         """
-        answers = self.head.named_answers(self.predict(x, batch_size), [])
-        if self.head.is_single_label:
+        answers = self.spec.named_answers(self.predict(x, batch_size), [])
+        if self.spec.is_single_label:
             return [label if label != NO_ANSWER else None for label in answers["label"]]
         return [
             [label for label, chosen in zip(labels, row, strict=True) if chosen]
@@ -154,9 +154,9 @@ class TextClassifier(TextModel):
             y: Their labels, as in `fit`.
             batch_size: Number of texts per batch. Defaults to 32.
         """
-        self.head = dataclasses.replace(self.head, temperature=1.0)
-        self.head = self.head.fit_temperature(*self._predictions_and_examples(x, y, batch_size))
-        return self.head.temperature
+        self.spec = dataclasses.replace(self.spec, temperature=1.0)
+        self.spec = self.spec.fit_temperature(*self._predictions_and_examples(x, y, batch_size))
+        return self.spec.temperature
 
     def choose_thresholds(
         self, x: Any, y: Any, measure: str = MEASURES[0], batch_size: int | None = None
@@ -177,45 +177,45 @@ class TextClassifier(TextModel):
                 measure is unknown, or no threshold reaches the precision.
         """
         parse_measure(measure)
-        head = self.head.choose_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
-        self.head = head
-        return dict(zip(head.labels, head.thresholds, strict=True))
+        spec = self.spec.choose_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
+        self.spec = spec
+        return dict(zip(spec.labels, spec.thresholds, strict=True))
 
     def _predictions_and_examples(self, x: Any, y: Any, batch_size: int | None) -> tuple[Any, list[TextExample]]:
-        return self.predict(x, batch_size), self.head.examples(x, y)
+        return self.predict(x, batch_size), self.spec.examples(x, y)
 
 
-def _check_by_label(head: LabelSpec, name: str, values: Any) -> None:
-    is_multi_label = isinstance(head, MultiLabelSpec)
+def _check_by_label(spec: LabelSpec, name: str, values: Any) -> None:
+    is_multi_label = isinstance(spec, MultiLabelSpec)
     adds_up = name == "thresholds" and math.isclose(sum(values), 1.0, abs_tol=1e-6)
-    if len(values) != len(head.labels) or not (is_multi_label or adds_up):
+    if len(values) != len(spec.labels) or not (is_multi_label or adds_up):
         shown = input_adapters.format_value(values)
         rest = "" if is_multi_label else ", which add up to 1" if name == "thresholds" else ", and multi_label=True"
-        raise UserError(f"{name} is {shown}; expected a number for each of {len(head.labels)} labels{rest}")
+        raise UserError(f"{name} is {shown}; expected a number for each of {len(spec.labels)} labels{rest}")
 
 
-def _replace_setting(head: LabelSpec, name: str, value: Any) -> LabelSpec:
-    """Returns a copy of the head with a new temperature, min_confidence or thresholds.
+def _replace_setting(spec: LabelSpec, name: str, value: Any) -> LabelSpec:
+    """Returns a copy of the spec with a new temperature, min_confidence or thresholds.
 
     Args:
-        head: The spec of the classifier.
+        spec: The spec of the classifier.
         name: Name of the setting.
         value: The new value. None resets thresholds to 0.5.
 
     Raises:
-        UserError: If the head does not have this setting, or the value is out of range.
+        UserError: If the spec does not have this setting, or the value is out of range.
     """
     if name == "thresholds" and value is None:
-        return dataclasses.replace(head, thresholds=())
-    if name == "min_confidence" and isinstance(head, MultiLabelSpec):
+        return dataclasses.replace(spec, thresholds=())
+    if name == "min_confidence" and isinstance(spec, MultiLabelSpec):
         if value:
             raise UserError(f"min_confidence is {value}, but multi_label=True; pass thresholds instead")
-        return head
+        return spec
     if name == "thresholds":
         value = [input_adapters.to_number(each) for each in input_adapters.to_list(value, name)]
-        _check_by_label(head, name, value)
+        _check_by_label(spec, name, value)
     else:
         value = input_adapters.to_number(value)
     finetuned.check_setting(name, value)
     settings: dict[str, Any] = {name: tuple(value) if name == "thresholds" else value}
-    return dataclasses.replace(head, **settings)
+    return dataclasses.replace(spec, **settings)

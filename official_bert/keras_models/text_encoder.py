@@ -50,7 +50,7 @@ class TextEncoder(TextModel):
         UserError: If an argument is out of range.
     """
 
-    head: VectorSpec
+    spec: VectorSpec
     default_name = "text_encoder"
     kinds = (VectorSpec.kind,)
 
@@ -69,12 +69,12 @@ class TextEncoder(TextModel):
         margin: float = 5.0,
         **settings: Any,
     ) -> None:
-        head = VectorSpec(
+        spec = VectorSpec(
             pooling=pooling, layers=tuple(layers), normalize=normalize, objective=objective,
             dimensions=tuple(dimensions), score_range=tuple(score_range), scale=scale, margin=margin,
         )  # fmt: skip
-        super().__init__(head, config, vocab, **settings)
-        self._vector_model = create_kind_model(head).answering_model(self)
+        super().__init__(spec, config, vocab, **settings)
+        self._vector_model = create_kind_model(spec).answering_model(self)
 
     def _head_note(self, has_head: bool) -> str:
         return "it has no head"

@@ -26,7 +26,7 @@ from official_bert.modeling.config import BertConfig
 class TextModel(FittingModel):
     """A functional Keras model from token ids to logits whose fit, evaluate and predict also accept text.
 
-    The subclass and its head determine the form of the texts and labels, and what predict returns. The inputs of the
+    The subclass and its spec determine the form of the texts and labels, and what predict returns. The inputs of the
     network are input_ids, input_mask and segment_ids, int32 [B, S]. fit, evaluate and predict also accept a dict of
     these arrays.
 
@@ -94,11 +94,11 @@ class TextModel(FittingModel):
         model: Self = pretrained.create_model(cls, initial, settings)
         return model
 
-    def _take_decisions(self, spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
+    def _take_decisions(self, task_spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
         """Copies settings that were chosen after training, such as thresholds, from a fine-tuned model.
 
         Args:
-            spec: Contents of task.json.
+            task_spec: Contents of task.json.
             explicit: Arguments that the user passed. These settings are not replaced.
         """
 
@@ -117,7 +117,7 @@ class TextModel(FittingModel):
 
     def _task_spec(self) -> dict[str, Any]:
         self._require_labels()
-        return self.head.task_spec(self.name if self.kinds else None, self.max_seq_length)
+        return self.spec.task_spec(self.name if self.kinds else None, self.max_seq_length)
 
     def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **settings: Any) -> None:
         """Writes the model like keras.Model.save, but atomically: an interrupted write leaves an existing file intact.
@@ -194,7 +194,7 @@ class TextModel(FittingModel):
         )
         if options.format != [SAVED_MODEL]:
             self._check_not_quantized()
-        source = Source(self, self.bert_config, self._tokenizer, self.vocab, self.head.kind, self._task_spec())
+        source = Source(self, self.bert_config, self._tokenizer, self.vocab, self.spec.kind, self._task_spec())
         formats.write(source, options)
 
     # Answers.
@@ -231,14 +231,14 @@ class TextModel(FittingModel):
             raise UserError(
                 "predict accepts steps and callbacks for token ids only, but x contains texts; remove these arguments"
             )
-        return self._answer(read_texts(x, self.head), batch_size, verbose)
+        return self._answer(read_texts(x, self.spec), batch_size, verbose)
 
     def _answer(self, x: Any, batch_size: int, verbose: Any) -> Any:
         """Returns what `predict` returns for texts."""
-        examples = self.head.examples(x, None)
+        examples = self.spec.examples(x, None)
         predictions = self._predictions(examples, batch_size, verbose)
-        if verbose and (self.head.discrete_outputs or self.head.is_value):  # Vectors are not checked.
-            warning = describe_constant_answers(self.head.named_answers(predictions, examples))
+        if verbose and (self.spec.discrete_outputs or self.spec.is_value):  # Vectors are not checked.
+            warning = describe_constant_answers(self.spec.named_answers(predictions, examples))
             if warning:
                 print(f"warning: {warning}")
-        return self.head.answers(predictions)
+        return self.spec.answers(predictions)

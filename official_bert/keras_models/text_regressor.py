@@ -29,7 +29,7 @@ class TextRegressor(TextModel):
         settings: Other arguments of TextModel.
     """
 
-    head: RegressionSpec
+    spec: RegressionSpec
     default_name = "text_regressor"
     kinds = (RegressionSpec.kind,)
 

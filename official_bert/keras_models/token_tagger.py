@@ -32,7 +32,7 @@ class TokenTagger(TextModel):
         UserError: If the labels are not names, or another argument is out of range.
     """
 
-    head: TaggingSpec
+    spec: TaggingSpec
     default_name = "token_tagger"
     kinds = (TaggingSpec.kind,)
 
@@ -61,9 +61,9 @@ class TokenTagger(TextModel):
         Raises:
             UserError: If texts have the wrong form, or x is empty.
         """
-        rows = input_adapters.to_list(read_texts(x, self.head))
+        rows = input_adapters.to_list(read_texts(x, self.spec))
         sentences = [self._sentence(row, number) for number, row in enumerate(rows, start=1)]
-        return self.head.spans(self._predictions(sentences, batch_size), sentences)
+        return self.spec.spans(self._predictions(sentences, batch_size), sentences)
 
     def _sentence(self, row: Any, number: int) -> Sentence:
         name = f"x[{number - 1}]"

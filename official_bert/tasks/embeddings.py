@@ -31,7 +31,7 @@ class EmbeddingsTask(Task):
         UserError: If an option is invalid, or a file lacks a column that the objective needs.
     """
 
-    head: VectorSpec
+    spec: VectorSpec
 
     def __init__(self, options: EmbeddingsOptions) -> None:
         self._options = options
@@ -39,14 +39,14 @@ class EmbeddingsTask(Task):
             raise UserError(f"--head={options.head} is only for tasks with labels; remove it. Embeddings use --pooling")
         of_training = self._read_columns(options.train_file)
         objective = options.objective or (COSINE if options.score_column in of_training else RANKING)
-        head = options.make_spec(
+        spec = options.make_spec(
             VectorSpec,
             objective=objective,
             dimensions=tuple(map(int, options.dimensions)),
             score_range=tuple(map(float, options.score_range)),
             graded=options.score_column in self._read_columns(options.eval_file) if options.eval_file else None,
         )
-        super().__init__(EMBEDDINGS, head, options)
+        super().__init__(EMBEDDINGS, spec, options)
         self._has_negatives = options.negative_column in of_training
 
     def _read_columns(self, part: str | None) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class EmbeddingsTask(Task):
 
     @property
     def title(self) -> str:
-        return f"Text embeddings ({self.head.objective})"
+        return f"Text embeddings ({self.spec.objective})"
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         names = ("columns", "text_column", "text_pair_column", "negative_column", "score_column")
@@ -67,31 +67,31 @@ class EmbeddingsTask(Task):
 
     def read(self, split: str, bad_rows: BadRows) -> list[VectorExample]:
         options, column = self._options, self._options.score_column
-        has_score = self.head.needs_labels if split == TRAIN else split == DEV and self.head.is_value
+        has_score = self.spec.needs_labels if split == TRAIN else split == DEV and self.spec.is_value
 
         def make_example(name: str, texts: list[str], values: dict[str, Any]) -> VectorExample:
             if has_score and values.get(column) in (None, ""):
                 raise BadRowError(f"no score in {column}")
-            score = self.head.scale_score(values[column], column) if has_score else None
+            score = self.spec.scale_score(values[column], column) if has_score else None
             return VectorExample(name, tuple(texts), score)
 
         texts = self._get_text_columns(split)
         examples = read_examples(options, split, bad_rows, texts, column if has_score else None, make_example)
-        if split == TRAIN and self.head.objective == RANKING and len({each.texts for each in examples}) < 2:
+        if split == TRAIN and self.spec.objective == RANKING and len({each.texts for each in examples}) < 2:
             path = get_path(options, split)
             raise UserError(f"{path} has the same texts in every row; expected at least two different rows")
         return examples
 
     def _get_text_columns(self, split: str) -> list[str]:
         """Returns the names of a split's columns with texts: first text, second text, negative."""
-        options, objective = self._options, self.head.objective
+        options, objective = self._options, self.spec.objective
         if split == TEST:
             return [options.text_column]
         names = [options.text_column, options.text_pair_column]
         if split == TRAIN:
             has_negative = objective == TRIPLET or (objective == RANKING and self._has_negatives)
         else:
-            has_negative = not self.head.is_value and options.negative_column in self._read_columns(options.eval_file)
+            has_negative = not self.spec.is_value and options.negative_column in self._read_columns(options.eval_file)
         return [*names, options.negative_column] if has_negative else names
 
     def write_predictions(
@@ -107,6 +107,6 @@ class EmbeddingsTask(Task):
             with files.write_atomically(path) as beside, open(beside, "wb") as file:
                 np.save(file, np.asarray(predictions, np.float32))
             return [path]
-        outcomes = self.head.outcomes(predictions, examples)
+        outcomes = self.spec.outcomes(predictions, examples)
         rows = [(each.text, each.expected, each.predicted) for each in outcomes]
         return write_table(folder, split, ("text", "expected", "prediction"), rows)

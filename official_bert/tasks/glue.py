@@ -188,24 +188,24 @@ class GlueTask(TextTask):
     """
 
     def __init__(self, name: str, options: GlueOptions) -> None:
-        self._options, self._spec = options, SPECS[name]
-        kind = RegressionSpec if self._spec.labels is None else ClassificationSpec
-        super().__init__(name, options.make_spec(kind, labels=self._spec.labels, pair=self._spec.text_b is not None))
-        self.eval_splits, self.test_splits = self._spec.eval_splits, self._spec.test_splits
+        self._options, self._glue = options, SPECS[name]
+        kind = RegressionSpec if self._glue.labels is None else ClassificationSpec
+        super().__init__(name, options.make_spec(kind, labels=self._glue.labels, pair=self._glue.text_b is not None))
+        self.eval_splits, self.test_splits = self._glue.eval_splits, self._glue.test_splits
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
-        return read_file(self._spec, _find_file(self._spec, self._options.data_dir, split), split, bad_rows)
+        return read_file(self._glue, _find_file(self._glue, self._options.data_dir, split), split, bad_rows)
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        two_classes = len(self.head.labels or ()) == 2
-        return (*self._spec.compute(np.arange(2), np.arange(2)), *(scores.TWO_CLASS_SCORES if two_classes else ()))
+        two_classes = len(self.spec.labels or ()) == 2
+        return (*self._glue.compute(np.arange(2), np.arange(2)), *(scores.TWO_CLASS_SCORES if two_classes else ()))
 
     def metrics(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
-        predicted = np.array(self.head.predicted_labels(predictions))
-        values = self._spec.compute(predicted, np.array([example.label for example in examples]))
-        if isinstance(self.head, ClassificationSpec):
-            values |= self.head.two_class_scores(predictions, examples)
+        predicted = np.array(self.spec.predicted_labels(predictions))
+        values = self._glue.compute(predicted, np.array([example.label for example in examples]))
+        if isinstance(self.spec, ClassificationSpec):
+            values |= self.spec.two_class_scores(predictions, examples)
         return values
 
     def write_predictions(
@@ -216,13 +216,13 @@ class GlueTask(TextTask):
         The leaderboard needs a class for every row, so min_confidence is not applied in its file.
         """
         paths = super().write_predictions(folder, split, predictions, examples)
-        if split not in self._spec.submission:
+        if split not in self._glue.submission:
             return paths
         shown = [
-            self.head.format_label(min(max(label, 0.0), _HIGHEST_SCORE) if self.head.is_value else label)
-            for label in self.head.predicted_labels(predictions)
+            self.spec.format_label(min(max(label, 0.0), _HIGHEST_SCORE) if self.spec.is_value else label)
+            for label in self.spec.predicted_labels(predictions)
         ]
         rows = [f"{example.id}\t{name}" for example, name in zip(examples, shown, strict=True)]
-        path = os.path.join(folder, f"{self._spec.submission[split]}.tsv")
+        path = os.path.join(folder, f"{self._glue.submission[split]}.tsv")
         files.write_text(path, "\n".join(["index\tprediction", *rows]) + "\n")
         return [*paths, path]

@@ -36,30 +36,30 @@ class SquadTask(Task):
     predict_file take precedence over these files.
     """
 
-    head: QuestionAnsweringSpec
+    spec: QuestionAnsweringSpec
 
     def __init__(self, options: SquadOptions) -> None:
         self._options = options
         version_2 = isinstance(options, SquadV2Options)
-        head = options.make_spec(QuestionAnsweringSpec, version_2=version_2)
-        super().__init__(SQUAD_V2 if version_2 else SQUAD, head, None if options.data_dir else options)
+        spec = options.make_spec(QuestionAnsweringSpec, version_2=version_2)
+        super().__init__(SQUAD_V2 if version_2 else SQUAD, spec, None if options.data_dir else options)
 
     def read(self, split: str, bad_rows: BadRows) -> list[Question]:
-        options, version = self._options, "v2.0" if self.head.version_2 else "v1.1"
+        options, version = self._options, "v2.0" if self.spec.version_2 else "v1.1"
         path = {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.predict_file}[split]
         path = path or data_files.find(options.data_dir, split, (f"{split}-{version}.json", f"{split}-{version}*.json"))
-        return read(path, self.head.version_2, split == TRAIN, bad_rows)
+        return read(path, self.spec.version_2, split == TRAIN, bad_rows)
 
     def write_predictions(
         self, folder: str, split: str, predictions: Sequence[Prediction], questions: Sequence[Question]
     ) -> list[str]:
         """Writes the original's files: answers, the n best answers and, in v2.0, null odds. Returns their paths."""
-        answers = zip(questions, self.head.choose_answers(predictions), strict=True)
+        answers = zip(questions, self.spec.choose_answers(predictions), strict=True)
         contents: dict[str, Any] = {
             "predictions": {question.id: candidate.text for question, candidate in answers},
             "nbest_predictions": _format_n_best(predictions, questions),
         }
-        if self.head.version_2:
+        if self.spec.version_2:
             contents["null_odds"] = null_odds(predictions, questions)
         paths = []
         for name, content in contents.items():

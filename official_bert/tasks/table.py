@@ -215,11 +215,11 @@ class TableTask(TextTask):
                     f"{tables.format_names(values)}"
                 )
         names = tuple(labels or ()) if self._column.has_classes else None
-        head = options.make_spec(self._column.head, labels=names, pair=options.text_pair_column is not None)
-        super().__init__(TABLE, head, options)
+        spec = options.make_spec(self._column.spec_class, labels=names, pair=options.text_pair_column is not None)
+        super().__init__(TABLE, spec, options)
         self._label_values = values
         # A label may be written as in the training data or as its name in --label_names.
-        self._label_numbers = numbers_by_name(head.labels or ()) | numbers_by_name(values)
+        self._label_numbers = numbers_by_name(spec.labels or ()) | numbers_by_name(values)
 
     @property
     def title(self) -> str:
@@ -228,7 +228,7 @@ class TableTask(TextTask):
         return f"Predicting {self._options.label_column} from {' and '.join(columns)}"
 
     def notes(self) -> list[str]:
-        labels = self.head.labels
+        labels = self.spec.labels
         shown = [f"{len(labels)} classes: {tables.format_names(labels)}"] if labels else []
         return shown + self._class_notes
 

@@ -56,12 +56,12 @@ class LabelColumn:
         options: Options of the table.
 
     Attributes:
-        head: The KindSpec class of the models that learn such labels.
+        spec_class: The KindSpec class of the models that learn such labels.
         has_classes: Whether labels are names of classes. If false, they are numbers.
         min_classes: Minimum number of classes in the training data.
     """
 
-    head: ClassVar[type[TextSpec]] = ClassificationSpec
+    spec_class: ClassVar[type[TextSpec]] = ClassificationSpec
     has_classes: ClassVar[bool] = True
     min_classes: ClassVar[int] = 2
 
@@ -97,7 +97,7 @@ class LabelColumn:
             listed = ", ".join(map(repr, unknown))
             raise BadRowError(f"unknown label {listed}; the training data have {len(labels)}: {known}{more}")
         numbers = tuple(sorted({label_numbers[name] for name in names}))
-        return numbers[0] if self.head.is_single_label else numbers
+        return numbers[0] if self.spec_class.is_single_label else numbers
 
     def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
         """Raises a UserError if class names seem to be separated by another character than the options state.
@@ -123,7 +123,7 @@ class LabelColumn:
 class SeveralLabelsColumn(LabelColumn):
     """A column of a table whose cells contain any number of class names, with a separator or as a JSON list."""
 
-    head = MultiLabelSpec
+    spec_class = MultiLabelSpec
     min_classes = 1
 
     def parse_names(self, value: Any) -> list[str]:
@@ -152,7 +152,7 @@ class SeveralLabelsColumn(LabelColumn):
 class ValueColumn(LabelColumn):
     """A column of a table whose cells contain a number."""
 
-    head = RegressionSpec
+    spec_class = RegressionSpec
     has_classes = False
 
     def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> Any:
@@ -165,5 +165,5 @@ class ValueColumn(LabelColumn):
 
 
 COLUMNS: dict[str, type[LabelColumn]] = {
-    column.head.kind: column for column in (LabelColumn, SeveralLabelsColumn, ValueColumn)
+    column.spec_class.kind: column for column in (LabelColumn, SeveralLabelsColumn, ValueColumn)
 }

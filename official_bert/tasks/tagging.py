@@ -36,17 +36,17 @@ class TaggingTask(Task):
         UserError: If `labels` is None and the training data are missing.
     """
 
-    head: TaggingSpec
+    spec: TaggingSpec
 
     def __init__(self, options: TaggingOptions | TableOptions, labels: Sequence[str] | None = None) -> None:
         self._options = options
         # Bad rows are reported later, when the file is read for training.
         known = labels or conll.collect_tags(self._read_part(TRAIN, BadRows(SKIP, silent=True), None))
-        head = options.make_spec(TaggingSpec, labels=tuple(known))
+        spec = options.make_spec(TaggingSpec, labels=tuple(known))
         if isinstance(options, TableOptions):
-            super().__init__(TAGGING, head, options)
+            super().__init__(TAGGING, spec, options)
             return
-        super().__init__(TAGGING, head)
+        super().__init__(TAGGING, spec)
         if options.tag_column == "none":
             self.eval_splits = ()
             return
@@ -80,10 +80,10 @@ class TaggingTask(Task):
         return task_spec | {name: value for name, value in changed.items() if value != getattr(default, name)}
 
     def notes(self) -> list[str]:
-        doubtful = table_labels.find_doubtful_classes(self.head.labels)
-        if scheme := self.head.scheme:
+        doubtful = table_labels.find_doubtful_classes(self.spec.labels)
+        if scheme := self.spec.scheme:
             return [f"the tags mark entities in the scheme {scheme.name}; they are scored like conlleval", *doubtful]
-        names = tables.format_names(list(self.head.labels))
+        names = tables.format_names(list(self.spec.labels))
         schemes = "IOB1, IOB2, BIOES, BILOU, BMES, BMEWO"
         return [
             f"the tags ({names}) do not follow an entity scheme ({schemes}); they are scored by accuracy",
@@ -92,10 +92,10 @@ class TaggingTask(Task):
 
     def read(self, split: str, bad_rows: BadRows) -> list[Sentence]:
         if split == TRAIN:
-            return self._read_part(split, bad_rows, self.head.labels)
+            return self._read_part(split, bad_rows, self.spec.labels)
         sentences = self._read_part(split, bad_rows, None)
         unknown = collections.Counter(
-            tag for each in sentences for tag in each.tags or () if tag not in self.head.labels
+            tag for each in sentences for tag in each.tags or () if tag not in self.spec.labels
         )
         if unknown:
             print(

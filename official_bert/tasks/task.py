@@ -1,4 +1,4 @@
-"""The base class of tasks. A task combines data files, a kind of head, scores and prediction files."""
+"""The base class of tasks. A task combines data files, a KindSpec, scores and prediction files."""
 
 import abc
 import os
@@ -18,7 +18,7 @@ class Task(abc.ABC):
 
     Args:
         name: Name of the task, a value of --task.
-        head: The kind of task (such as classification), with its labels and settings.
+        spec: The kind of task (such as classification), with its labels and settings.
         options: Options that name the files of the splits. Without a file, a split does not exist. None if the files
             are found in a folder.
 
@@ -34,8 +34,8 @@ class Task(abc.ABC):
     eval_splits: tuple[str, ...] = (DEV,)
     test_splits: tuple[str, ...] = (TEST,)
 
-    def __init__(self, name: str, head: KindSpec, options: RowsOptions | SquadOptions | None = None) -> None:
-        self.name, self.head = name, head
+    def __init__(self, name: str, spec: KindSpec, options: RowsOptions | SquadOptions | None = None) -> None:
+        self.name, self.spec = name, spec
         self.best_metric = self.score_names[0]
         if options:
             self.eval_splits = (DEV,) if options.eval_file else ()
@@ -59,12 +59,12 @@ class Task(abc.ABC):
 
     def metrics(self, predictions: Any, examples: Sequence[Any]) -> dict[str, float]:
         """Returns scores by name, computed like in the task's official script. The examples must have labels."""
-        return self.head.scores(predictions, examples)
+        return self.spec.scores(predictions, examples)
 
     @property
     def score_names(self) -> tuple[str, ...]:
         """Names of the scores that can be `best_metric` (see KindSpec.score_names)."""
-        return self.head.score_names
+        return self.spec.score_names
 
     @property
     def title(self) -> str:
@@ -76,7 +76,7 @@ class Task(abc.ABC):
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         """Returns the contents of task.json (see checkpoints.formats.finetuned.save)."""
-        return self.head.task_spec(self.name, max_seq_length)
+        return self.spec.task_spec(self.name, max_seq_length)
 
 
 def write_table(folder: str, split: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -10,7 +10,7 @@ from official_bert.tasks.task import Task, write_table
 class TextTask(Task):
     """A task whose examples are texts or pairs of texts."""
 
-    head: TextSpec
+    spec: TextSpec
 
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]
@@ -20,12 +20,12 @@ class TextTask(Task):
         The columns are id, prediction, expected label and the probability of each class. Numbers have seven significant
         digits. Predictions whose probability is below the model's min_confidence are empty.
         """
-        head = self.head
-        classes = head.labels or ()
+        spec = self.spec
+        classes = spec.labels or ()
         columns = ["id", "prediction", "expected", *(f"probability of {name}" for name in classes)]
         rows = []
-        for example, name, row in zip(examples, head.prediction_names(predictions), predictions, strict=True):
-            expected = "" if example.label is None else head.format_label(example.label)
+        for example, name, row in zip(examples, spec.prediction_names(predictions), predictions, strict=True):
+            expected = "" if example.label is None else spec.format_label(example.label)
             probabilities = [f"{value:.7g}" for value in row] if classes else []
             rows.append([example.id, name, expected, *probabilities])
         return write_table(folder, split, columns, rows)

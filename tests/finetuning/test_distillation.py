@@ -41,7 +41,7 @@ def test_the_loss_of_distillation_is_the_mix_of_both_cross_entropies():
 def test_a_teacher_answers_windows_of_its_own_length(options, monkeypatch: pytest.MonkeyPatch):
     """Each row of the student's gets its text's labels, and the mean logits of the windows that the teacher reads."""
     head = ClassificationSpec(labels=("a", "b", "c"), doc_stride=2)
-    task = types.SimpleNamespace(head=head, name="t", task_spec=lambda length: head.task_spec("t", length))
+    task = types.SimpleNamespace(spec=head, name="t", task_spec=lambda length: head.task_spec("t", length))
     tokenizer = FullTokenizer.from_vocab(VOCAB)
     examples = [TextExample("0", "a b c d e f", None, 2), TextExample("1", "a", None, 0)]
     teacher = types.SimpleNamespace(task=head.task_spec("t", 6), tokenizer=tokenizer)

@@ -65,7 +65,7 @@ def test_a_run_leaves_normalized_vectors_and_a_report(folder, vectors):
 
 def test_the_same_texts_have_the_same_vectors_in_python(folder, vectors):
     encoder = TextEncoder.from_checkpoint(str(folder / "run"))
-    assert encoder.head.normalize
+    assert encoder.spec.normalize
     np.testing.assert_allclose(encoder.predict(TEXTS), vectors, atol=1e-6)
 
 
@@ -101,11 +101,11 @@ def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
     assert encoder.evaluate(PAIRS, scores, verbose=0, return_dict=True).keys() == {"loss", "spearman", "pearson"}
     encoder.save(tmp_path / "model.keras")
     loaded = TextEncoder.load(str(tmp_path / "model.keras"))
-    assert loaded.head == encoder.head
+    assert loaded.spec == encoder.spec
     np.testing.assert_array_equal(loaded.predict(["the cat"]), encoder.predict(["the cat"]))
     loaded.fit(PAIRS, scores, verbose=0)
     encoder.save_checkpoint(str(tmp_path / "model"))
-    assert TextEncoder.from_checkpoint(str(tmp_path / "model")).head == encoder.head
+    assert TextEncoder.from_checkpoint(str(tmp_path / "model")).spec == encoder.spec
 
 
 @pytest.mark.parametrize(("settings", "x", "y", "message"), [

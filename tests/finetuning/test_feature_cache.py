@@ -47,7 +47,7 @@ def test_features_are_kept_and_made_anew_when_anything_changes(data, vocab_file,
     load(data, task=GlueTask("rte", GlueOptions(doc_stride=2)))
     assert len(made) == 7
     decided, decisions = GlueTask("rte", GlueOptions()), {"temperature": 2.0, "thresholds": (0.1, 0.9)}
-    decided.head = dataclasses.replace(decided.head, **decisions)
+    decided.spec = dataclasses.replace(decided.spec, **decisions)
     load(data, task=decided)  # decisions do not change the features
     assert len(made) == 7
 

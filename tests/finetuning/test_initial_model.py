@@ -142,7 +142,7 @@ def test_a_classifier_is_taken_for_its_classes_and_kind(stored, model_class, set
     assert "unknown label" not in told
     assert model.output_shape[1:] == (() if model_class is TextRegressor else (len(model.labels or "ab"),))
     if not settings:
-        assert model.head.kind == stored["kind"]
+        assert model.spec.kind == stored["kind"]
 
 
 @pytest.mark.parametrize(("part", "model_class", "kind"), [

@@ -81,7 +81,7 @@ def test_a_card_shows_ten_errors_and_two_hundred_characters_of_a_text():
 @pytest.mark.parametrize(("count", "is_shown"), [(30, True), (31, False)])
 def test_a_matrix_of_many_classes_is_left_out(count: int, is_shown: bool):
     labels = tuple(f"class {number}" for number in range(count))
-    task = types.SimpleNamespace(head=ClassificationSpec(labels=labels), title="t")
+    task = types.SimpleNamespace(spec=ClassificationSpec(labels=labels), title="t")
     outcomes = [Outcome("a text", label, labels[0], label == labels[0], None) for label in labels]
     card = model_card.format_model_card(task, {}, {"dev": Evaluation(scores={}, outcomes=outcomes)})
     assert ("## Confusion matrix, dev" in card) == is_shown

@@ -58,11 +58,11 @@ def test_the_command_and_fit_take_the_same_steps():
         task="sst-2", output_dir="unused", do_train=True, train_batch_size=4, learning_rate=1e-2, num_train_epochs=2.0,
         warmup_proportion=0.25, max_seq_length=16, random_seed=7, layer_decay=0.5,
     )  # fmt: skip
-    model, head = build(seed=7), GlueTask("sst-2", GlueOptions()).head
+    model, head = build(seed=7), GlueTask("sst-2", GlueOptions()).spec
     command = Trainer(head, LoadedModel(model.bert_config, {}, VOCAB, UNCASED), options, len(TEXTS))
     model.compile(learning_rate=1e-2, warmup_proportion=0.25, layer_decay=0.5)
     means: list[float] = []
-    features = model.head.featurize(model.head.examples(TEXTS, LABELS), model._tokenizer, 16)
+    features = model.spec.featurize(model.spec.examples(TEXTS, LABELS), model._tokenizer, 16)
     command.train(features, 0, 4, lambda done, mean: bool(means.append(mean)))
     losses = np.diff(np.arange(5) * [0.0, *means])
     seen = model.fit(TEXTS, LABELS, batch_size=4, epochs=2, verbose=0).history["loss"]
@@ -247,7 +247,7 @@ def test_what_a_user_s_own_metrics_add_is_shown():
 def test_a_weight_that_no_loss_reads_stays_as_it_is_in_micro_batches():
     settings = {"max_query_length": 4, "doc_stride": 4, "gradient_accumulation_steps": 2}
     model = build("QuestionAnswerer", **settings)
-    loss = {"start_logits": create_kind_model(model.head).loss()["start_logits"]}
+    loss = {"start_logits": create_kind_model(model.spec).loss()["start_logits"]}
     model.compile(keras.optimizers.SGD(0.1), loss=loss, run_eagerly=True)
     before = model.get_layer("question_answering").get_weights()[0]
     model.fit((["who sat"] * 4, ["the cat sat"] * 4), ["cat"] * 4, verbose=0)

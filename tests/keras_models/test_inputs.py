@@ -31,7 +31,7 @@ def classifier() -> official_bert.TextClassifier:
 
 def test_a_data_set_of_ids_trains_as_well():
     model = build()
-    features = model.head.featurize(model.head.examples(TEXTS, None), model._tokenizer, model.max_seq_length)
+    features = model.spec.featurize(model.spec.examples(TEXTS, None), model._tokenizer, model.max_seq_length)
     ids = slices((TEXTS, NUMBERS)).batch(8).map(lambda text, label: (model.preprocessor(text), label))
     for values in (next(iter(ids))[0], model.preprocessor(tf.constant(TEXTS))):
         found = tf.boolean_mask(values["input_ids"], values["input_mask"] > 0)
@@ -106,7 +106,7 @@ MODELS = {
 def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
     class_name, settings, (x, y), data = MODELS[name]
     model = build_text_model(class_name, **settings)
-    expected = model.head.featurize(model.head.examples(x, y), model._tokenizer, model.max_seq_length)
+    expected = model.spec.featurize(model.spec.examples(x, y), model._tokenizer, model.max_seq_length)
     model.compile()
     batches = list(model._create_inputs().prepare_evaluation(data, 32))
     ids = np.concatenate([batch[0]["input_ids"].numpy().ravel() for batch in batches])

@@ -40,7 +40,7 @@ def test_answers_to_questions_are_scored_as_by_the_command(no_answer: bool, scor
     answerer = build("QuestionAnswerer", **settings)
     x = ["who sat", "who ran", "what"], ["the cat sat on the mat", "a dog ran", "in the sun ! the cat ."]
     y = ["the cat", None if no_answer else "dog", "the sun"]
-    figures, examples = answerer.evaluate(x, y, verbose=0, return_dict=True), answerer.head.examples(x, y)
+    figures, examples = answerer.evaluate(x, y, verbose=0, return_dict=True), answerer.spec.examples(x, y)
     texts = {question.id: each.text for question, each in zip(examples, answerer.predict(x), strict=True)}
     expected = score(examples, texts)
     assert {name: figures[name] for name in names} == {name: expected[name] for name in names}
@@ -117,7 +117,7 @@ def test_calibration_and_thresholds_are_decisions_that_files_keep(tmp_path):
     assert thresholds == dict(zip("ab", model.thresholds, strict=True)) != {"a": 0.5, "b": 0.5}
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.head == model.head
+    assert loaded.spec == model.spec
     assert loaded.classify(texts) == model.classify(texts)
     assert_refused("no text with the label b", model.choose_thresholds, ["a"], [["a"]])
     assert_refused("measure is 'auc'", model.choose_thresholds, texts, labels, "auc")
@@ -164,8 +164,8 @@ def test_decisions_that_are_set_act_and_are_saved(tmp_path):
 def test_decisions_that_cannot_be_are_refused_when_they_are_given_or_set(multi_label, name, value, message):
     settings = {"multi_label": multi_label}
     model = build("TextClassifier", **settings)
-    head = model.head
+    head = model.spec
     assert_refused(message, setattr, model, name, value)
-    assert model.head == head
+    assert model.spec == head
     assert_refused(message, build, "TextClassifier", **settings, **{name: value})
     assert_refused("positive_weights", build, "TextClassifier", positive_weights=[2, 1])

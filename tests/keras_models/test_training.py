@@ -63,7 +63,7 @@ def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand():
     model = build(run_eagerly=True)
     history = model.fit(TEXTS[:16], LABELS[:16], batch_size=8, epochs=2, verbose=0).history
     by_hand = build(optimizer=BertAdamW(WarmupPolynomialDecay(5e-5, 4, 0), adam_bias_correction=True), run_eagerly=True)
-    features = by_hand.head.featurize(by_hand.head.examples(TEXTS[:16], LABELS[:16]), by_hand._tokenizer, 32)
+    features = by_hand.spec.featurize(by_hand.spec.examples(TEXTS[:16], LABELS[:16]), by_hand._tokenizer, 32)
     losses = []
     for epoch in range(2):
         for rows in batches.draw_batches(batches.row_lengths(features), 8, 3, epoch):
@@ -238,7 +238,7 @@ def test_fit_ends_with_the_weights_of_the_epoch_with_the_best_score(metric: str,
     settings = {"validation_data": held_out, "metric_for_best_model": metric, "callbacks": [record], "verbose": 0}
     assert model.fit(TEXTS[:8], LABELS[:8], epochs=3, **settings).history[f"val_{metric}"] == seen
     assert len(seen) == 3
-    scores = model.head.scores(model.predict(TEXTS[:8]), model.head.examples(*held_out))
+    scores = model.spec.scores(model.predict(TEXTS[:8]), model.spec.examples(*held_out))
     scores["loss"] = model.evaluate(*held_out, verbose=0)[0]
     assert scores[metric] == pytest.approx(best(seen))
     assert seen[-1] != pytest.approx(best(seen))

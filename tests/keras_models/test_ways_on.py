@@ -90,7 +90,7 @@ def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained,
     model = build(pair=True, max_seq_length=12, seed=3)
     model.save(path)
     same = take(path)
-    assert (same.labels, same.head.pair, same.max_seq_length) == (("a", "b"), True, 12)
+    assert (same.labels, same.spec.pair, same.max_seq_length) == (("a", "b"), True, 12)
     assert_has(same, list_weights(model))
     assert "the head is the checkpoint's" in capsys.readouterr().out
     regressor = official_bert.TextRegressor.from_checkpoint(path)
@@ -114,13 +114,13 @@ def test_thresholds_go_with_their_classes_and_not_with_a_new_head(tmp_path, caps
     model.save(file)
     for source in (folder, file):
         turned = take(source, labels=["c", "a", "b"])
-        assert turned.head.settings == {"thresholds": [0.9, 0.1, 0.5], "temperature": 2.0}
+        assert turned.spec.settings == {"thresholds": [0.9, 0.1, 0.5], "temperature": 2.0}
         np.testing.assert_allclose(turned.predict(TEXTS), expected, rtol=1e-6)
     given = take(folder, labels=["b", "a", "c"], thresholds=[0.3, 0.2, 0.1])
-    assert given.head.settings["thresholds"] == [0.3, 0.2, 0.1]
+    assert given.spec.settings["thresholds"] == [0.3, 0.2, 0.1]
     assert "the head is new" not in capsys.readouterr().out
     for other in ({"labels": ["x", "y", "z"]}, {"multi_label": False}):
-        assert not {"thresholds", "temperature"} & take(folder, **other).head.settings.keys()
+        assert not {"thresholds", "temperature"} & take(folder, **other).spec.settings.keys()
         assert "the head is new" in capsys.readouterr().out
     build(thresholds=[0.25, 0.75]).save_checkpoint(str(tmp_path / "two"))
     assert take(tmp_path / "two", labels=["b", "a"]).thresholds == (0.75, 0.25)

@@ -24,10 +24,10 @@ model = official_bert.OrdinalClassifier(config, sys.argv[1], labels=["low", "mid
 model.compile()
 texts, labels = ["the cat", "the dog", "the mat", "the sun"] * 2, ["low", "high", "middle", "low"] * 2
 model.fit(texts, labels, batch_size=4, epochs=2, verbose=0)
-predictions, spec = model.predict(texts), model.head.task_spec("stars", 8)
-assert "mean_rank_error" in model.head.scores(predictions, model.head.examples(texts, labels))
+predictions, spec = model.predict(texts), model.spec.task_spec("stars", 8)
+assert "mean_rank_error" in model.spec.scores(predictions, model.spec.examples(texts, labels))
 assert spec["kind"] == "ordinal"
-assert create_spec(spec) == model.head
+assert create_spec(spec) == model.spec
 model.save("model.keras")
 np.testing.assert_array_equal(keras.saving.load_model("model.keras").predict(texts), predictions)
 model.export("export")

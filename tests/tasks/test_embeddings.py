@@ -33,7 +33,7 @@ OBJECTIVES = [
 @pytest.mark.parametrize(("text", "options", "objective", "texts"), OBJECTIVES)
 def test_the_columns_say_what_is_learned(text, options, objective, texts, tmp_path):
     task = create_task(tmp_path, text, **options)
-    assert task.head.objective == objective
+    assert task.spec.objective == objective
     examples = task.read(TRAIN, BadRows())
     assert [len(example.texts) for example in examples] == [texts, texts]
     assert examples[0].texts[:2] == ("the cat", "a cat")
@@ -42,17 +42,17 @@ def test_the_columns_say_what_is_learned(text, options, objective, texts, tmp_pa
 
 def test_options_become_settings_of_the_model(tmp_path):
     settings = {"scale": 3.0, "margin": 2.0, "pooling": "max", "normalize": False}
-    head = create_task(tmp_path, PAIRS, dimensions=["4", "2"], score_range=["0", "5"], **settings).head
+    head = create_task(tmp_path, PAIRS, dimensions=["4", "2"], score_range=["0", "5"], **settings).spec
     assert {name: getattr(head, name) for name in settings} == settings
     assert (head.dimensions, head.score_range) == ((4, 2), (0.0, 5.0))
 
 
 def test_what_is_evaluated_is_graded_where_it_has_scores(tmp_path):
     graded = create_task(tmp_path, PAIRS, GRADED, **FIVE)
-    assert (graded.best_metric, graded.head.objective) == ("spearman", "ranking")
+    assert (graded.best_metric, graded.spec.objective) == ("spearman", "ranking")
     assert [example.score for example in graded.read(DEV, BadRows())] == [1.0, 0.3]
     found = create_task(tmp_path, GRADED, TRIPLETS)
-    assert (found.best_metric, found.head.objective) == ("mrr", "cosine")
+    assert (found.best_metric, found.spec.objective) == ("mrr", "cosine")
     assert found.read(DEV, BadRows())[0].texts == ("the cat", "a cat", "a dog")
 
 

@@ -63,7 +63,7 @@ def test_questions_are_read_for_the_version_of_squad(options: SquadOptions, tmp_
     path = write_text(tmp_path / "dev.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}))
     trained = SquadTask(options)
     found, (question,) = read(trained, path)
-    assert (found.name, found.head) == (trained.name, trained.head)
+    assert (found.name, found.spec) == (trained.name, trained.spec)
     assert question.text == "what ?"
 
 

@@ -49,7 +49,7 @@ def test_all_examples_of_the_release_are_read(name, test_data):
         if count is not None:
             examples = task.read(split, BadRows())
             assert len(examples) == count
-            assert all(example.text_a and (example.text_b is not None) == task.head.pair for example in examples)
+            assert all(example.text_a and (example.text_b is not None) == task.spec.pair for example in examples)
             assert all((example.label is None) == (split == "test") for example in examples)
 
 
@@ -137,11 +137,11 @@ def test_submissions_have_the_leaderboards_form(name, split, predictions, file, 
 def test_every_task_scores_a_perfect_prediction_best(name, tmp_path):
     task, numbers = make_task(name, tmp_path), np.arange(9) % len(glue.SPECS[name].labels or range(9))
     examples = [TextExample(str(i), "a", "b", number) for i, number in enumerate(numbers.tolist())]
-    predictions = 1.0 * numbers if task.head.is_value else np.eye(len(task.head.labels))[numbers]
+    predictions = 1.0 * numbers if task.spec.is_value else np.eye(len(task.spec.labels))[numbers]
     found = task.metrics(predictions, examples)
     assert {task.best_metric} <= {*task.score_names} <= {*found}
     assert found == pytest.approx(dict.fromkeys(found, 1.0))
-    assert all(outcome.correct for outcome in task.head.outcomes(predictions, examples))
+    assert all(outcome.correct for outcome in task.spec.outcomes(predictions, examples))
 
 
 @pytest.mark.parametrize(("name", "expected"), [

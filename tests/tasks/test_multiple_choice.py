@@ -97,23 +97,23 @@ def test_choices_keep_their_four_sequences_together(tokenizer: FastTokenizer, tm
     task = make_task("codah", tmp_path)
     write_text(tmp_path / "dev.tsv", "o\tthe cat\tran\tsat\ton\tin\t2\no\tthe dog\tran\tsat\ton\tin the sun\t0\n")
     examples = task.read(DEV, BadRows())
-    features = task.head.featurize(examples, tokenizer, 8)
+    features = task.spec.featurize(examples, tokenizer, 8)
     assert (len(features), features.choices) == (2, 4)
     assert features.targets[LABELS].tolist() == [2, 0]
     assert np.diff(features.splits).tolist() == [6] * 7 + [8]
-    predictions = task.head.decode([np.eye(4)[2], np.eye(4)[1]], features, examples)
+    predictions = task.spec.decode([np.eye(4)[2], np.eye(4)[1]], features, examples)
     assert task.metrics(predictions, examples) == {"accuracy": 0.5}
     (path,) = task.write_predictions(str(tmp_path), DEV, predictions, examples)
     assert pathlib.Path(path).read_text() == "2\n1\n"
-    outcomes = task.head.outcomes(predictions, examples)
+    outcomes = task.spec.outcomes(predictions, examples)
     assert [(each.expected, each.predicted, each.correct) for each in outcomes] == [
         ("on", "on", True), ("ran", "sat", False)
     ]  # fmt: skip
     unlabelled = [dataclasses.replace(examples[0], label=None), examples[1]]
-    assert task.head.featurize(unlabelled, tokenizer, 8).targets == {}
-    (outcome, _) = task.head.outcomes(np.eye(4)[[0, 0]], unlabelled)
+    assert task.spec.featurize(unlabelled, tokenizer, 8).targets == {}
+    (outcome, _) = task.spec.outcomes(np.eye(4)[[0, 0]], unlabelled)
     assert not outcome.correct
-    assert "max_seq_length is 3" in refusal(task.head.featurize, examples, tokenizer, 3)
+    assert "max_seq_length is 3" in refusal(task.spec.featurize, examples, tokenizer, 3)
 
 
 def test_each_ending_is_packed_with_the_prompt(tokenizer: FastTokenizer):

@@ -93,7 +93,7 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(
     options = SquadV2Options if version_2 else SquadOptions
     task = squad.SquadTask(options(doc_stride=3, max_query_length=4))
     questions = QUESTIONS if version_2 else QUESTIONS[:1]
-    features = task.head.featurize(questions, tokenizer, LENGTH)
+    features = task.spec.featurize(questions, tokenizer, LENGTH)
     row = int(np.flatnonzero(features.targets["start_logits"])[-1])
     # The logits are highest at the answer in this row, and at [CLS] in the others.
     outputs = {
@@ -101,7 +101,7 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(
     }
     for name, targets in features.targets.items():
         outputs[name][row] = np.roll(outputs[name][row], targets[row])
-    predictions = task.head.decode(outputs, features, questions)
+    predictions = task.spec.decode(outputs, features, questions)
     scores = task.metrics(predictions, questions)
     assert {scores[name] for name in (("exact", "f1", "best_f1") if version_2 else ("exact_match", "f1"))} == {100.0}
     assert {task.best_metric} <= {*task.score_names} <= {*scores}
@@ -114,7 +114,7 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(
         assert n_best["q0"][0]["text"] == "dog"
         assert list(n_best["q0"][0]) == ["text", "probability", "start_logit", "end_logit"]
         assert odds == [{"q0": -10.0, "q1": 0.0, "q2": 10.0}] * version_2
-    first, *rest = task.head.outcomes(predictions, questions)
+    first, *rest = task.spec.outcomes(predictions, questions)
     assert (first.expected, first.predicted, first.correct) == ("dog | the dog", "dog", True)
     assert {(each.expected, each.predicted, each.correct) for each in rest} <= {("(no answer)", "(no answer)", True)}
 

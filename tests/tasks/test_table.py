@@ -59,7 +59,7 @@ def read(path, split="train", bad_rows=None, **options) -> list[TextExample]:
 ])  # fmt: skip
 def test_texts_and_labels_of_every_layout_are_read(name, content, options, labels, examples, tmp_path):
     task = make_task(write_text(tmp_path / name, content), **options)
-    assert " ".join(task.head.labels or ()) == labels
+    assert " ".join(task.spec.labels or ()) == labels
     found = task.read("train", BadRows())
     assert [(each.text_a, each.text_b, each.label) for each in found] == examples
 
@@ -85,7 +85,7 @@ def test_only_rows_outside_of_the_training_data_are_named_by_a_column_id(tmp_pat
 def test_a_trained_model_keeps_the_names_of_its_classes(tmp_path):
     task = make_task(write_text(tmp_path / "train.csv", "text,label\na,1.0\nb,2\n"), labels=["1.0", "2.0"])
     assert [example.label for example in task.read("train", BadRows())] == [0, 1]
-    assert task.head.labels == ("1.0", "2.0")
+    assert task.spec.labels == ("1.0", "2.0")
 
 
 def test_several_labels_are_scored(tmp_path):
@@ -93,7 +93,7 @@ def test_several_labels_are_scored(tmp_path):
     examples, predictions = task.read("train", BadRows()), np.array([[0.9, 0.8], [0.1, 0.2], [0.7, 0.9]])
     expected = {"f1_micro": 6 / 7, "f1_macro": (2 / 3 + 1) / 2, "exact_match": 2 / 3}
     assert task.metrics(predictions, examples) == pytest.approx(expected)
-    assert [each.predicted for each in task.head.outcomes(predictions, examples)] == ["x, y", "(none)", "x, y"]
+    assert [each.predicted for each in task.spec.outcomes(predictions, examples)] == ["x, y", "(none)", "x, y"]
 
 
 _TABLE = {"text": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}}
@@ -202,7 +202,7 @@ def test_a_table_from_tensorflow_datasets(tmp_path, monkeypatch):
     classes = tfds.features.ClassLabel(names=["neg", "pos"])
     name = prepare_tfds_rows(tmp_path, rows, text=tfds.features.Text(), label=classes)
     task, bad_rows = make_task(f"tfds:{name}"), KeptRows()
-    assert task.head.labels == ("neg", "pos")
+    assert task.spec.labels == ("neg", "pos")
     assert [(e.text_a, e.label) for e in task.read("train", bad_rows)] == [("good", 1), ("bad", 0), ("fair", 1)]
     assert bad_rows.problems == [f"tfds:{name}, prose-train.tfrecord-00001-of-00002, row 2: an empty text in text"]
     assert "tfds:prose/small: no column 'words' among" in refusal(read, f"tfds:{name}", text_column="words")
@@ -234,7 +234,7 @@ def test_texts_for_a_teacher_may_have_empty_labels(tmp_path):
 def test_missing_labels_make_no_classes(options, values, classes, labels, lines, tmp_path):
     rows = [{"text": "a", **({} if value is ... else {"label": value})} for value in values]
     task, bad_rows = make_task(write_rows(tmp_path / "train.jsonl", rows), **options), KeptRows()
-    assert task.head.labels == classes
+    assert task.spec.labels == classes
     assert [each.label for each in task.read("train", bad_rows)] == labels
     assert [int(re.findall(r"train.jsonl, line (\d+)", each)[0]) for each in bad_rows.problems] == lines
 
@@ -250,7 +250,7 @@ def test_a_model_remembers_its_columns_and_what_the_data_call_its_classes(tmp_pa
     explicit = TableOptions(text_column="other", label_names=["A", "B"]).merge_trained(spec)
     assert (explicit.text_column, explicit.label_names, explicit.label_column) == ("other", ["A", "B"], "label")
     task = TableTask(later, spec["labels"])
-    assert (task.head.labels, task.head.pair) == (("World", "Business"), True)
+    assert (task.spec.labels, task.spec.pair) == (("World", "Business"), True)
     assert [each.label for each in task.read("dev", BadRows())] == [0, 1]
     named = write_text(tmp_path / "named.csv", "World,War,Peace\n")  # a class name is also accepted
     task = TableTask(dataclasses.replace(later, eval_file=named), spec["labels"])

@@ -41,7 +41,7 @@ def test_how_tags_are_scored_is_said(text: str, metric: str, note: str, tmp_path
 def test_tags_come_from_a_table(tmp_path: pathlib.Path):
     csv = write_text(tmp_path / "a.csv", 'text,label\n"a cat, sat",DET NOUN VERB\na dog,DET NOUN\n')
     task = make_table_task(csv, eval_file=csv, predict_file=csv)
-    assert (task.head.labels, task.eval_splits, task.test_splits) == (("DET", "NOUN", "VERB"), (DEV,), (TEST,))
+    assert (task.spec.labels, task.eval_splits, task.test_splits) == (("DET", "NOUN", "VERB"), (DEV,), (TEST,))
     assert task.read(DEV, BadRows())[1] == Sentence(("a", "dog"), ("DET", "NOUN"), 3)
     assert [each.tags for each in task.read(TEST, BadRows())] == [None, None]
     jsonl = write_rows(tmp_path / "b.jsonl", [{"words": ["a", "hot dog"], "tags": ["DET", "NOUN"]}])
@@ -65,27 +65,27 @@ def test_tags_are_learnt_scored_and_written_for_conlleval(tokenizer: FastTokeniz
     write_text(tmp_path / "eng.testa", "cat B-X\nran O\n\nunaffable O\n")
     write_text(tmp_path / "eng.testb", "cat B-X\n")
     task = make_folder_task(tmp_path)
-    assert (task.head.labels, task.best_metric) == (("B-X", "O"), "f1")
+    assert (task.spec.labels, task.best_metric) == (("B-X", "O"), "f1")
     assert (task.eval_splits, task.test_splits) == ((DEV, TEST), (TEST,))
     sentences = task.read(DEV, BadRows())
-    features = task.head.featurize(sentences, tokenizer, 8)
+    features = task.spec.featurize(sentences, tokenizer, 8)
     assert features.targets[LABELS].tolist() == [NO_LABEL, 0, 1, NO_LABEL, NO_LABEL, 1, *[NO_LABEL] * 3]
     assert features.details[EXAMPLE].tolist() == [0, 1]
     first, other = [9, 0], [0, 9]  # logits
     right = [np.float32([first, first, other, first]), np.float32([first, other, first, first, first])]
-    predictions = task.head.decode(right, features, sentences)
+    predictions = task.spec.decode(right, features, sentences)
     assert [tags for tags, _ in predictions] == [["B-X", "O"], ["O"]]
     assert task.metrics(predictions, sentences)["f1"] == 1.0
     (path,) = task.write_predictions(str(tmp_path), DEV, predictions, sentences)
     assert path == str(tmp_path / "predictions_dev.txt")
     assert pathlib.Path(path).read_text() == "cat\tB-X\tB-X\nran\tO\tO\n\nunaffable\tO\tO\n\n"
-    assert all(each.correct for each in task.head.outcomes(predictions, sentences))
+    assert all(each.correct for each in task.spec.outcomes(predictions, sentences))
 
 
 def test_words_without_tags_are_predicted_by_a_model_that_is_there(tmp_path: pathlib.Path):
     write_text(tmp_path / "test.txt", "the\ncat\n")
     task = make_folder_task(tmp_path, ["N", "V"], tag_column="none")
-    assert (task.head.labels, task.eval_splits, task.test_splits) == (("N", "V"), (), (TEST,))
+    assert (task.spec.labels, task.eval_splits, task.test_splits) == (("N", "V"), (), (TEST,))
     sentences = task.read(TEST, BadRows())
     (path,) = task.write_predictions(str(tmp_path), TEST, [(["N", "V"], [1.0, 1.0])], sentences)
     assert pathlib.Path(path).read_text() == "the\tN\ncat\tV\n\n"

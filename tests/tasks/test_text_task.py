@@ -17,7 +17,7 @@ from official_bert.tasks.task import DEV
 
 def write(folder: pathlib.Path, head: TextSpec, predictions, examples) -> list[dict[str, str]]:
     task = GlueTask("sst-2", GlueOptions())
-    task.head = head
+    task.spec = head
     (path,) = task.write_predictions(str(folder), DEV, predictions, examples)
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter="\t"))

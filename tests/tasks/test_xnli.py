@@ -20,7 +20,7 @@ def read(folder, split, dev=DEV, bad_rows=None, **options):
     for name in ("dev", "test"):
         write_text(folder / f"xnli.{name}.tsv", dev)
     task = make_task(XNLI, XnliOptions(data_dir=str(folder), **options))
-    assert task.head.labels == ("contradiction", "entailment", "neutral")
+    assert task.spec.labels == ("contradiction", "entailment", "neutral")
     return task.read(split, bad_rows or BadRows())
 
 

@@ -177,7 +177,7 @@ def finetuning_steps(
     Returns:
         Length, training step and prediction step for each length, and the number of the model's parameters.
     """
-    head = make_dataless_task(task_name, task_options).head
+    spec = make_dataless_task(task_name, task_options).spec
     with create_variables_without_values() as strategy:
         training = Options(
             task=task_name, output_dir="unused", do_train=True, train_batch_size=options.train_batch_size,
@@ -185,10 +185,10 @@ def finetuning_steps(
             layer_decay=options.layer_decay, dtype=_resolve_dtype(options.dtype),
             gradient_accumulation_steps=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
         )  # fmt: skip
-        trainer = Trainer(head, LoadedModel(config, {}, ""), training, STEPS, strategy=strategy, is_compiled=True)
+        trainer = Trainer(spec, LoadedModel(config, {}, ""), training, STEPS, strategy=strategy, is_compiled=True)
 
     def make_steps(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
-        features = make_blank_features(head, length)
+        features = make_blank_features(spec, length)
 
         def arguments(batch: int) -> tuple[Any, ...]:
             of_batch = batches.pad_batch(features, np.zeros(batch, np.int64), length, buckets=(length,))
@@ -224,16 +224,16 @@ def make_dataless_task(name: str, options: TaskStepOptions) -> Task:
     return make_task(name, get_options_class(name)(**fields), labels)  # type: ignore[arg-type]
 
 
-def make_blank_features(head: KindSpec, length: int) -> Features:
+def make_blank_features(spec: KindSpec, length: int) -> Features:
     """Returns the features of one example that consists of zeros, with targets.
 
     Args:
-        head: The kind of task, with its settings.
+        spec: The kind of task, with its settings.
         length: Number of tokens.
     """
-    choices = head.num_choices or 1
+    choices = spec.num_choices or 1
     zeros = [np.zeros(length, np.int32)] * choices
-    return concatenate_rows(zeros, zeros, head.blank_targets(length), {}, choices)
+    return concatenate_rows(zeros, zeros, spec.blank_targets(length), {}, choices)
 
 
 def _create_variable(_: Any, **arguments: Any) -> Any:

@@ -134,7 +134,7 @@ def test_the_steps_of_fine_tuning_without_variables_are_the_steps(kind, small_co
     options = FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
     ((length, training, prediction),), _ = steps.finetuning_steps(small_config, name, options, task_options)
     assert length == LENGTH
-    assert steps.make_dataless_task(name, task_options).head.kind == kind
+    assert steps.make_dataless_task(name, task_options).spec.kind == kind
     assert assert_same(prediction, random_arguments(prediction, small_config)) == 0
     assert_changes_all_variables(training, small_config)
 
