@@ -7,20 +7,7 @@ import pytest
 from data_gen.inspection.verification import verify
 from data_gen.options import VerificationOptions
 from tests.conftest import WORDS
-from tests.data_gen.inspection.record_samples import (
-    CAT,
-    CLS,
-    MASK,
-    PREDICTIONS,
-    SAT,
-    SEP,
-    THE,
-    UNK,
-    UNMASKED,
-    good,
-    problems,
-    write,
-)
+from tests.data_gen.inspection.record_samples import CAT, CLS, MASK, SAT, SEP, THE, UNK, UNMASKED, good, problems, write
 from tests.data_gen.samples import LENGTH, make_records
 from tests.make import write_text, write_vocab
 
@@ -74,7 +61,7 @@ def test_all_results_of_masking_are_accepted(vocab_file, tmp_path):
     # No prediction: --do_whole_word_mask skips a word with more pieces than can be predicted.
     nothing["input_ids"][2] = CAT
     for name in ("positions", "ids", "weights"):
-        nothing[f"masked_lm_{name}"] = [0.0] * PREDICTIONS
+        nothing[f"masked_lm_{name}"] = [0.0] * 3
     unknown["input_ids"][1] = UNK
     path = write(tmp_path / "x", [kept, special, nothing, unknown])
     assert problems(input_file=[path], vocab_file=vocab_file) == []

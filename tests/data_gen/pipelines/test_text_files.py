@@ -63,17 +63,14 @@ def test_lines_of_several_sentences_stay_whole_as_in_the_original(corpus, texts,
 
 
 def test_text_that_is_left_out_or_misread_is_counted(tmp_path, capsys):
-    contents = {
-        "empty": b"\n",
-        "rows": b'{"text": "a\xff"}\n{"text": " "}\n',
-        "mac": b"One.\rTwo.\r",
-        "dos": b"One.\r\n",
-    }
-    paths = [write_text(tmp_path / name, content) for name, content in contents.items()]
+    rows = rb'{"text": "a\ud83db \ud83d\ude00"}' + b'\n{"text": " "}\n'
+    contents = [b"\n", rows, b"One.\rTwo.\r", b"a\xffb\r\n\xe4\n\nc"]
+    paths = [write_text(tmp_path / f"{number}", content) for number, content in enumerate(contents)]
     options = VocabularyOptions(input_file=paths, vocab_file="v", drop_invalid_utf8=True)
-    assert len(list(formats.read_files("reading", paths, options))) == 3
+    documents = list(formats.read_files("reading", paths, options))
+    assert documents == [["ab 😀"], ["One.", "Two."], ["ab"], ["c"]]
     (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
-    assert re.findall(r": (\d+)", note) == ["1"] * 5
+    assert re.findall(r": (\d+)", note) == ["5", "3", "1", "1", "1"]  # half of a surrogate pair has three bytes
     assert r"tr '\r' '\n'" in note
 
 

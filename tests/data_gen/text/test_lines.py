@@ -41,13 +41,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         assert_refused(message, detect_format, path)
 
 
-def test_invalid_utf8_is_dropped_if_asked(written):
-    documents = read_documents(written(b"a\xffb\n\xe4\n\nc"), "sentences", drop_invalid_utf8=True)
-    assert list(documents) == [["ab"], ["c"]]
-    path = written('{"text": "a\\ud83db \\ud83d\\ude00"}')
-    assert list(read_documents(path, drop_invalid_utf8=True)) == [["ab 😀"]]
-
-
 @pytest.mark.parametrize("compress", COMPRESSORS)
 def test_a_truncated_compressed_file_is_an_error_that_counts_the_lines_before_it(compress, written):
     content = compress(TEXTS["sentences"].encode())

@@ -10,14 +10,7 @@ import tokenizers
 
 from data_gen.options import VocabularyOptions
 from data_gen.vocabulary import learning, report
-from official_bert.tokenization.exact import (
-    SPECIAL_TOKENS,
-    UNK,
-    BasicTokenizer,
-    FullTokenizer,
-    WordpieceTokenizer,
-    load_vocab,
-)
+from official_bert.tokenization import exact
 from tests.conftest import ROOT
 from tests.make import assert_refused, write_text, write_vocab
 
@@ -32,7 +25,7 @@ def learn(tmp_path: pathlib.Path, text: str = TEXT, **changes: object) -> learni
 
 def test_special_tokens_come_first_and_every_letter_is_in(tmp_path):
     pieces = learn(tmp_path).pieces
-    assert pieces[:5] == list(SPECIAL_TOKENS)
+    assert pieces[:5] == list(exact.SPECIAL_TOKENS)
     assert len(pieces) == len(set(pieces)) == 60
     assert set("tcsomdwaue,.!;") <= set(pieces)
 
@@ -40,17 +33,17 @@ def test_special_tokens_come_first_and_every_letter_is_in(tmp_path):
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_release_layout_has_special_tokens_where_google_has_them(do_lower_case, tmp_path):
     pieces = learn(tmp_path, layout="release", do_lower_case=do_lower_case, vocab_size=1100).pieces
-    assert [pieces.index(token) for token in SPECIAL_TOKENS] == [0, 100, 101, 102, 103]
+    assert [pieces.index(token) for token in exact.SPECIAL_TOKENS] == [0, 100, 101, 102, 103]
     unused = [piece for piece in pieces if piece.startswith("[unused")]
     assert len(unused) == (994 if do_lower_case else 101)
     compact = learn(tmp_path, do_lower_case=do_lower_case, vocab_size=1100).pieces
-    assert [piece for piece in pieces if piece not in {*unused, *SPECIAL_TOKENS}] == compact[5:]
+    assert [piece for piece in pieces if piece not in {*unused, *exact.SPECIAL_TOKENS}] == compact[5:]
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_learned_text_has_no_unknown_word(do_lower_case, tmp_path):
     vocab = "\n".join(learn(tmp_path, do_lower_case=do_lower_case).pieces) + "\n"
-    pieces = FullTokenizer.from_vocab(vocab, do_lower_case=do_lower_case).tokenize(TEXT)
+    pieces = exact.FullTokenizer.from_vocab(vocab, do_lower_case=do_lower_case).tokenize(TEXT)
     assert "[UNK]" not in pieces
     assert ("The" in pieces) != do_lower_case
 
@@ -60,15 +53,17 @@ def test_learned_text_has_no_unknown_word(do_lower_case, tmp_path):
 def test_exact_tokenizer_splits_words_like_the_trainers_model(name, do_lower_case, test_data, tmp_path):
     text = (test_data / "text" / f"{name}.txt").read_text(encoding="utf-8")
     pieces = learn(tmp_path, text, vocab_size=3000, do_lower_case=do_lower_case, character_coverage=0.999).pieces
-    vocab = load_vocab(write_vocab(tmp_path / "vocab.txt", pieces))
+    vocab = exact.load_vocab(write_vocab(tmp_path / "vocab.txt", pieces))
     assert list(vocab) == pieces
-    theirs = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab=vocab, unk_token=UNK, max_input_chars_per_word=200))
+    theirs = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece(vocab=vocab, unk_token=exact.UNK, max_input_chars_per_word=200)
+    )
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    words = sorted(set(BasicTokenizer(do_lower_case).tokenize(text)))
+    words = sorted(set(exact.BasicTokenizer(do_lower_case).tokenize(text)))
     assert len(words) > 2000
-    cut = list(map(WordpieceTokenizer(vocab).pieces, words))
+    cut = list(map(exact.WordpieceTokenizer(vocab).pieces, words))
     assert cut == [theirs.encode(word).tokens for word in words]
-    assert 0 < sum(parts == [UNK] for parts in cut) < len(words) / 10
+    assert 0 < sum(parts == [exact.UNK] for parts in cut) < len(words) / 10
 
 
 def test_the_command_writes_the_same_bytes_in_every_process(test_data, tmp_path):
@@ -120,17 +115,15 @@ def test_inputs_are_never_overwritten(tmp_path):
         assert_refused("--vocab_file would write .*, which is an input", learn, tmp_path, **changes)
 
 
-def test_only_an_equal_vocabulary_is_replaced(tmp_path, capsys):
-    other = write_text(tmp_path / "mine.txt", "my notes\n")
-    text, vocab = write_text(tmp_path / "text.txt", TEXT), str(tmp_path / "vocab.txt")
-    flags = [(vocab, 60), (vocab, 60), (vocab, 50), (other, 60)]
-    for number, (path, vocab_size) in enumerate(flags):
-        options = VocabularyOptions([text], vocab_file=path, vocab_size=vocab_size)
-        if number < 2:
-            learning.learn_and_report(options)
-        else:
-            assert_refused(f"--vocab_file would replace {path}", learning.learn_and_report, options)
-    assert len(load_vocab(vocab)) == 60
+def test_only_an_equal_vocabulary_is_replaced(tmp_path):
+    text, other = write_text(tmp_path / "text.txt", TEXT), write_text(tmp_path / "mine.txt", "my notes\n")
+    flags = [(str(tmp_path / "vocab.txt"), 60), (str(tmp_path / "vocab.txt"), 50), (other, 60)]
+    first, *changed = (VocabularyOptions([text], vocab_file=path, vocab_size=size) for path, size in flags)
+    for _ in range(2):
+        learning.learn_and_report(first)
+    for options in changed:
+        assert_refused(f"--vocab_file would replace {options.vocab_file}", learning.learn_and_report, options)
+    assert len(exact.load_vocab(first.vocab_file)) == 60
     assert pathlib.Path(other).read_text() == "my notes\n"
 
 
@@ -140,7 +133,7 @@ def test_words_with_rare_letters_are_unknown(tmp_path):
     learned = learn(tmp_path, text, character_coverage=0.99)
     assert not {"ø", "##ø"} & {*learned.pieces}
     assert (learned.letters, learned.covered, learned.coverage) == (3, 2, 402 / 403)
-    assert WordpieceTokenizer(dict.fromkeys(learned.pieces, 0)).pieces("abø") == [UNK]
+    assert exact.WordpieceTokenizer(dict.fromkeys(learned.pieces, 0)).pieces("abø") == [exact.UNK]
 
 
 def test_every_fiftieth_document_is_held_out(tmp_path):
