@@ -17,12 +17,13 @@ from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.version import __version__
 
-_VERSION = 6  # increase it when features are computed differently
+_VERSION = 7  # increase it when features are computed differently
 # What NumPy raises for a damaged file. Each array in it has a checksum.
 _DAMAGE = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile)
 # Entries of task.json that do not affect features, or that the examples already contain.
 _IGNORED = ("table", *DECISIONS)
 _ARRAYS = ("input_ids", "segment_ids", "splits", "is_truncated")
+_NUMBERS = ("choices", "has_token_outputs")
 
 
 def compute_digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> str:
@@ -51,7 +52,7 @@ def write(path: str, features: Features) -> None:
     for part in ("targets", "details"):
         arrays |= {f"{part}/{name}": array for name, array in getattr(features, part).items()}
     content = io.BytesIO()
-    np.savez(content, choices=features.choices, **arrays)
+    np.savez(content, **{name: getattr(features, name) for name in _NUMBERS}, **arrays)
     files.write_bytes(path, content.getbuffer())
 
 
@@ -66,7 +67,7 @@ def read(path: str) -> Features | None:
             part: {name.removeprefix(part): array for name, array in values.items() if name.startswith(part)}
             for part in ("targets/", "details/")
         }
-        flat = {name: values[name] for name in _ARRAYS}
-        return Features(**flat, targets=parts["targets/"], details=parts["details/"], choices=int(values["choices"]))
+        flat = {name: values[name] for name in _ARRAYS} | {name: values[name].item() for name in _NUMBERS}
+        return Features(**flat, targets=parts["targets/"], details=parts["details/"])
     except _DAMAGE:
         return None

@@ -168,7 +168,8 @@ class _FeatureSpec(KindSpec):
             for each in examples
         ]
         segment_ids = [np.array(each.segment_ids, np.int32) for each in examples]
-        return concatenate_rows(ids, segment_ids, {}, {}, is_truncated=[each.is_truncated for each in examples])
+        is_truncated = [each.is_truncated for each in examples]
+        return concatenate_rows(ids, segment_ids, {}, {}, is_truncated=is_truncated, has_token_outputs=True)
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[_Example]) -> list[TextFeatures]:
         return list(map(self._extract, examples, outputs))

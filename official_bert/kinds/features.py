@@ -45,6 +45,7 @@ class Features:
         details: Further arrays that `KindSpec.decode` needs, such as EXAMPLE, the example of each row, int64 [R].
         choices: N, 1 for all kinds except multiple choice.
         is_truncated: Whether each example was truncated, bool [E].
+        has_token_outputs: Whether the model's outputs have a value for each token of the input.
     """
 
     input_ids: Array
@@ -54,6 +55,7 @@ class Features:
     details: dict[str, Array]
     choices: int = 1
     is_truncated: Array = dataclasses.field(default_factory=lambda: np.zeros(0, bool))
+    has_token_outputs: bool = False
 
     @property
     def num_truncated(self) -> int:
@@ -76,6 +78,7 @@ def concatenate_rows(
     details: dict[str, Array],
     choices: int = 1,
     is_truncated: Sequence[bool] = (),
+    has_token_outputs: bool = False,
 ) -> Features:
     """Concatenates sequences of token ids to Features.
 
@@ -86,6 +89,7 @@ def concatenate_rows(
         details: Features.details.
         choices: Number of sequences in a row.
         is_truncated: Whether each example was truncated.
+        has_token_outputs: Features.has_token_outputs.
     """
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -98,6 +102,7 @@ def concatenate_rows(
         details,
         choices,
         np.array(is_truncated, bool),
+        has_token_outputs,
     )
 
 
@@ -147,13 +152,13 @@ def gather_rows(numbered: Iterable[tuple[Features, int]]) -> Features:
     Args:
         numbered: For each row, the Features that contain it and its index there.
     """
-    ids, segment_ids, choices = [], [], 1
+    ids, segment_ids, choices, has_token_outputs = [], [], 1, False
     for features, row in numbered:
-        choices = features.choices
+        choices, has_token_outputs = features.choices, features.has_token_outputs
         for start, end in itertools.pairwise(features.splits[row * choices : (row + 1) * choices + 1]):
             ids.append(features.input_ids[start:end])
             segment_ids.append(features.segment_ids[start:end])
-    return concatenate_rows(ids, segment_ids, {}, {}, choices)
+    return concatenate_rows(ids, segment_ids, {}, {}, choices, has_token_outputs=has_token_outputs)
 
 
 def sequence_positions(features: Features, rows: Array) -> tuple[Array, Array]:
@@ -206,12 +211,10 @@ def collect_outputs(features: Features, batches: Iterable[tuple[Array, Any]]) ->
     for rows, outputs in batches:
         is_structured = isinstance(outputs, dict)
         for name, values in (outputs if is_structured else {"": outputs}).items():
-            # Only outputs of tokens have as many columns as the inputs, and at least as many dimensions.
-            of_tokens = is_structured or (len(values.shape) == 3 and features.choices == 1)
             collected = by_output.setdefault(name, [None] * len(features))
             for row, value in zip(rows, np.asarray(values, np.float32), strict=True):
                 if row >= 0:
-                    collected[row] = value[: lengths[row]] if of_tokens else value
+                    collected[row] = value[: lengths[row]] if features.has_token_outputs else value
     return by_output if is_structured else by_output.get("", [])
 
 

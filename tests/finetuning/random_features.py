@@ -27,4 +27,6 @@ def random_features(kind: str, rows: int, longest: int, texts: int = 2, classes:
         targets = {"labels": rng.integers(NO_LABEL, classes, lengths.sum()).astype(np.int32)}
     elif kind == "question_answering":
         targets = {name: (rng.random(rows) * lengths).astype(np.int32) for name in ("start_logits", "end_logits")}
-    return concatenate_rows(ids, [np.zeros(len(each)) for each in ids], targets, {}, choices)
+    has_token_outputs = kind in ("tagging", "question_answering")
+    segment_ids = [np.zeros(len(each)) for each in ids]
+    return concatenate_rows(ids, segment_ids, targets, {}, choices, has_token_outputs=has_token_outputs)

@@ -55,21 +55,14 @@ def test_windows_follow_the_stride_and_end_with_the_text():
     assert find_spans(0, 6, 2) == [(0, 0)]
 
 
-def test_each_of_several_texts_has_the_windows_of_its_own_room():
-    lengths, rooms = [10, 0, 6, 5], [6, 4, 3, 1]
-    windows = truncation.build_windows(np.array(lengths), np.array(rooms), 2)
-    spans: list[list[tuple[int, int]]] = [[] for _ in lengths]
-    for text, start, length in zip(*windows, strict=True):
-        spans[text].append((start, start + length))
-    assert spans == [find_spans(length, room, 2) for length, room in zip(lengths, rooms, strict=True)]
-
-
 def test_windows_and_the_choice_of_context_are_the_same_in_a_graph():
     rng = np.random.default_rng(0)
     lengths, rooms = rng.integers(0, 30, 50), rng.integers(3, 9, 50)
     # In the last text, the original's numbers of two windows differ only by rounding for token 116.
     for counts, room, stride in ((lengths, rooms, 5), ([30, 17], [8, 8], 3), ([33], [30], 20), ([132], [118], 114)):
         windows = truncation.build_windows(np.array(counts), np.array(room), stride)
+        spans = [each for size in zip(counts, room, strict=True) for each in find_spans(*size, stride)]
+        assert list(zip(windows.starts, windows.starts + windows.lengths, strict=True)) == spans
         in_graph = truncation.build_windows(tf.constant(counts, tf.int32), tf.constant(room, tf.int32), stride, tf)
         starts, num_tokens = windows.starts + np.cumsum([0, *counts])[windows.texts], int(sum(counts))
         owners = truncation.assign_tokens(starts, windows.lengths, num_tokens)

@@ -153,6 +153,7 @@ def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: L
         [np.array(segment_ids, np.int32) for _, segment_ids in rows],
         {START_LOGITS: positions[:, 0], END_LOGITS: positions[:, 1]} if are_known else {},
         {EXAMPLE: np.array(indices, np.int64), **{name: np.concatenate(arrays) for name, arrays in details.items()}},
+        has_token_outputs=True,
     )
 
 

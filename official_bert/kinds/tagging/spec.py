@@ -244,6 +244,7 @@ class TaggingSpec(KindSpec):
             {LABELS: tags} if are_known else {},
             {EXAMPLE: np.array(indices, np.int64), _WORD: words},
             is_truncated=is_truncated,
+            has_token_outputs=True,
         )
 
     def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
