@@ -8,9 +8,8 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from official_bert.checkpoints.checkpoint import (
@@ -30,7 +29,9 @@ from official_bert.checkpoints.checkpoint import (
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.layer_names import find_block_index
-from official_bert.modeling.pretraining_model import build_pretraining_model
+
+if TYPE_CHECKING:
+    import keras
 
 _MAX_NAMES_SHOWN = 10
 _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
@@ -41,6 +42,9 @@ SUFFIXES = {name: f"/{name}" for name in ("embeddings", "kernel", "bias", "gamma
 @functools.cache
 def get_pretraining_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the variables of a pre-training model, by path."""
+    import keras  # imported late, because the server of ONNX exports reads checksums without it
+
+    from official_bert.modeling.pretraining_model import build_pretraining_model
 
     def build() -> dict[str, tuple[int, ...]]:
         with keras.StatelessScope(initialize_variables=False):
@@ -405,7 +409,7 @@ class AssignedWeights:
     unused: list[str]
 
 
-def compare_weights(model: keras.Model, weights: Mapping[str, Any]) -> AssignedWeights:
+def compare_weights(model: "keras.Model", weights: Mapping[str, Any]) -> AssignedWeights:
     """Compares weights, which are arrays by variable path, with the variables of a model. Nothing is assigned."""
     missing, variables = {}, {variable.path: variable for variable in model.weights}
     for path, variable in variables.items():
@@ -417,7 +421,7 @@ def compare_weights(model: keras.Model, weights: Mapping[str, Any]) -> AssignedW
     return AssignedWeights(loaded, missing, [name for name in weights if name not in variables])
 
 
-def assign_weights(model: keras.Model, weights: Mapping[str, Any], allow_missing: bool = False) -> AssignedWeights:
+def assign_weights(model: "keras.Model", weights: Mapping[str, Any], allow_missing: bool = False) -> AssignedWeights:
     """Assigns weights to the variables of a model that have the same path.
 
     The states of random number generators are not weights and keep their values.
