@@ -5,6 +5,7 @@ import pathlib
 import re
 import resource
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -63,38 +64,26 @@ def test_what_is_lost_or_changed_on_the_way_is_detected(tiny_config: BertConfig,
 def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_config: BertConfig, tmp_path, monkeypatch):
     assert hugging_face.FORMAT.framework
     assert keras_hub.FORMAT.framework
-    tf1.write(samples.sample(tiny_config), str(tmp_path / "google"))
+    checkpoint = tf1.write(samples.sample(tiny_config), str(tmp_path / "google"))
+    paths, outputs = (tmp_path / "google", tmp_path / "out"), parity.compute_outputs(checkpoint)["pooled_output"]
+    compute, ids = mock.Mock(return_value={"pooled_output": outputs + 1e-2}), list[int]()
 
-    def compare(error: float, ids: list[int]) -> Framework:
-        def encode(folder: str, texts: list[str]) -> list[list[int]]:
-            tokenizer = open_model(folder).tokenizer
-            return [ids or tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)) for text in texts]
+    def encode(_: str, texts: list[str]) -> list[list[int]]:
+        tokenizer = checkpoint.tokenizer
+        return [ids or tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)) for text in texts]
 
-        return Framework(
-            "another library", lambda checkpoint, folder, features: {"pooled_output": outputs + error}, encode
-        )
-
-    outputs = parity.compute_outputs(open_model(str(tmp_path / "google")))["pooled_output"]
-    for error, ids, fragment in (
-        (1e-2, [], "another library computes other outputs"),
-        (1e-5, [WORDS.index("the"), 999], "into the 999"),
-        (1e-5, [], ""),
-    ):
-        framework = compare(error, ids)
-        monkeypatch.setitem(FORMATS, "hugging_face", dataclasses.replace(FORMATS["hugging_face"], framework=framework))
-        if fragment:
-            message = samples.conversion_refusal(tmp_path / "google", tmp_path / "out", to_format="hugging_face")
-            assert fragment in message
-            assert not (tmp_path / "out").exists()
-    lines = samples.convert(tmp_path / "google", tmp_path / "out", to_format="hugging_face")
+    changed = dataclasses.replace(hugging_face.FORMAT, framework=Framework("another library", compute, encode))
+    monkeypatch.setitem(FORMATS, "hugging_face", changed)
+    assert "another library computes other outputs" in samples.conversion_refusal(*paths, to_format="hugging_face")
+    compute.return_value = {"pooled_output": outputs + 1e-5}
+    ids += [WORDS.index("the"), 999]
+    assert "into the 999" in samples.conversion_refusal(*paths, to_format="hugging_face")
+    assert not paths[1].exists()
+    ids.clear()
+    lines = samples.convert(*paths, to_format="hugging_face")
     assert "tokenizer: 4 fixed texts get the ids of another library" in lines
-
-    def fail(*_: object) -> None:
-        raise ModuleNotFoundError("another_library")
-
-    framework = Framework("another library", fail, None)
-    monkeypatch.setitem(FORMATS, "hugging_face", dataclasses.replace(FORMATS["hugging_face"], framework=framework))
-    lines = samples.convert(tmp_path / "google", tmp_path / "again", to_format="hugging_face")
+    compute.side_effect = ModuleNotFoundError("another_library")
+    lines = samples.convert(paths[0], tmp_path / "again", to_format="hugging_face")
     assert any("not compared with another library" in line for line in lines)
 
 
