@@ -24,13 +24,15 @@ from tests.make import assert_refused, refusal
 from tests.pretraining.pretraining_runs import SCHEMA, log_values, pretrain_command
 
 
-def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_file, tmp_path, eager_steps):
+def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_file, tmp_path, capsys, eager_steps):
     folder, steps = tmp_path / "run", {"num_train_steps": 5, "save_checkpoints_steps": 3, "keep_checkpoint_max": 1}
     assert pretrain(make_options(do_eval=True, eval_batch_size=40, vocab_file=vocab_file, **steps)) == 0
     assert {path.name for path in folder.iterdir()} == set(
         "bert_config.json vocab.txt tokenizer_config.json checkpoint ckpt-5.index ckpt-5.data-00000-of-00001 "
         "train.jsonl eval.jsonl train eval eval_results.txt run.json MODEL_CARD.md checksums.json".split()
     )
+    printed = re.findall("^step .*", capsys.readouterr().out, re.MULTILINE)
+    assert ["examples/s" in line for line in printed] == [False, True, True, True, True]  # the first step compiles
     lines = read_log(str(folder), "train")
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert set(lines[0]) == set(
