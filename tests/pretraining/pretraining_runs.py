@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.data import manifest, record_codec, record_schema
+from official_bert.data import record_codec, record_schema
 from official_bert.data.input_pipeline import RecordSource
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.distribution import get_strategy
@@ -19,7 +19,7 @@ from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
-from official_bert.utils import files
+from tests import make
 from tests.conftest import WORDS
 from tests.make import list_weights
 
@@ -147,7 +147,6 @@ def assert_same_checkpoint(first: pathlib.Path, second: pathlib.Path, step: int,
 
 def write_manifest(record_files: list[str], vocab_file: str, **flags: object) -> None:
     """Writes the manifest that describes how the records were made, in their folder."""
-    paths = [pathlib.Path(path) for path in record_files]
-    shards = [manifest.Shard(path.name, 50, path.stat().st_size, files.sha256(str(path))) for path in paths]
-    source = {"format": manifest.FORMAT, "flags": flags, "vocabulary": files.sha256(vocab_file), "inputs": []}
-    (paths[0].parent / "records.manifest.json").write_text(manifest.Manifest(source, shards, {}).to_json())
+    make.write_manifest(
+        pathlib.Path(record_files[0]).parent / "records", dict.fromkeys(record_files, 50), vocab_file, **flags
+    )

@@ -87,8 +87,7 @@ def test_a_card_has_sizes_data_devices_scores_and_flags():
 @pytest.mark.parametrize(("counts", "expected"), [({"1": 1393, "2": 7}, "1,400 records"), ({"2": 7}, "The records")])
 def test_the_card_lists_every_file_that_was_read_and_those_without_a_manifest(counts, expected):
     first, *others = ({"file": name, "bytes": 9, "sha256": None} for name in "abcde")
-    described = METADATA["records"]["1"][0]
-    files = {"1": [first, described, first, *others], "2": [first]}
+    files = {"1": [first, *METADATA["records"]["1"], first, *others], "2": [first]}
     card = make_card(data=[], records=files, records_without_manifest=counts)
     expected_rows = [
         "1 | a | 2 | no",

@@ -163,18 +163,14 @@ def test_recipes_of_the_paper_have_one_decay_over_both_phases(recipe):
 
 
 def test_second_phase_with_a_learning_rate_has_its_own_schedule(make_options):
-    second = {**SECOND, "phase2_num_train_steps": 10, "phase2_learning_rate": 1.0, "phase2_num_warmup_steps": 2}
-    schedule = run.make_schedule(make_options(learning_rate=0.5, **second))
-    rates = [float(schedule(step)) for step in (2, 10, 19, 20, 21, 22, 29, 30)]
-    assert rates == pytest.approx([0.25, 0.25, 0.025, 0.0, 0.5, 0.8, 0.1, 0.0], abs=1e-6)
-
-
-def test_each_phase_has_the_schedule_of_the_flags(make_options):
-    changes = {"learning_rate": 0.5, "warmup_jump": False, "decay_power": 2.0, "end_learning_rate": 0.1}
-    second = {**SECOND, "phase2_num_train_steps": 10, "phase2_learning_rate": 1.1, "phase2_num_warmup_steps": 2}
-    schedule = run.make_schedule(make_options(**changes, **second))
-    rates = [float(schedule(step)) for step in (2, 4, 12, 20, 21, 22, 26, 30)]
-    assert rates == pytest.approx([0.25, 0.5, 0.2, 0.0, 0.55, 1.1, 0.35, 0.1], abs=1e-6)
+    second = {**SECOND, "phase2_num_train_steps": 10, "phase2_num_warmup_steps": 2, "learning_rate": 0.5}
+    others = {"warmup_jump": False, "decay_power": 2.0, "end_learning_rate": 0.1}
+    for rate, changes, steps, expected in (
+        (1.0, {}, (2, 10, 19, 20, 21, 22, 29, 30), [0.25, 0.25, 0.025, 0.0, 0.5, 0.8, 0.1, 0.0]),
+        (1.1, others, (2, 4, 12, 20, 21, 22, 26, 30), [0.25, 0.5, 0.2, 0.0, 0.55, 1.1, 0.35, 0.1]),
+    ):
+        schedule = run.make_schedule(make_options(phase2_learning_rate=rate, **changes, **second))
+        assert [float(schedule(step)) for step in steps] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_call_ends_where_something_is_due(make_options):

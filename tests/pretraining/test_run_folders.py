@@ -54,10 +54,6 @@ def test_the_newest_whole_checkpoint_is_found_without_the_state_file(make_option
     assert f"resuming from {finished_run}/ckpt-20" in capsys.readouterr().out
 
 
-def test_the_card_counts_the_records_without_a_manifest(shared_run):
-    assert "100 records of 2 files have no manifest" in (shared_run / "MODEL_CARD.md").read_text()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_a_damaged_checkpoint_is_passed_over(make_options, shared_run, finished_run, is_cut, capsys):
