@@ -66,7 +66,7 @@ def read_completed(options: RecordOptions, source: dict[str, Any]) -> manifest.M
         descriptions = {
             "format": "it was made by another release",
             "vocabulary": f"--vocab_file={options.vocab_file} has other contents",
-            "inputs": _describe_changed_inputs(described.source["inputs"], source["inputs"]),
+            "inputs": _describe_changed_inputs(*(each.get("inputs", []) for each in (described.source, source))),
         }
         changes |= run_file.find_changes(before, {**dict.fromkeys(before), **source["flags"]})
         run_file.refuse_changes(path, changes, "Remove it and its shards, or pass another --output_file.", descriptions)
