@@ -165,7 +165,9 @@ def embed(
         return layer(*sizes, initializer(config, seed, name), name=name, dtype=dtype)
 
     width = config.hidden_size
-    x = table(WordEmbedding, layer_names.WORD_EMBEDDINGS, config.vocab_size, width)(input_ids)
+    words = table(WordEmbedding, layer_names.WORD_EMBEDDINGS, config.vocab_size, width)
+    words.bert_config = config  # for modeling.fast.verification
+    x = words(input_ids)
     types = table(TokenTypeEmbedding, layer_names.TOKEN_TYPE_EMBEDDINGS, config.type_vocab_size, width)(segment_ids)
     x = keras.layers.Add(name="embeddings_sum", dtype=dtype)([x, types])
     positions = table(PositionEmbedding, layer_names.POSITION_EMBEDDINGS, config.max_position_embeddings)

@@ -71,7 +71,7 @@ def test_the_command_and_fit_take_the_same_steps():
 
 
 def test_a_model_that_has_not_learned_can_be_evaluated():
-    verification.is_faithful.cache_clear()  # a form is verified when a step that uses it is first traced
+    verification._verify.cache_clear()  # a form is verified when a step that uses it is first traced
     assert np.isfinite(build().evaluate(TEXTS, LABELS, verbose=0)).all()
 
 

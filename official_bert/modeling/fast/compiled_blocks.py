@@ -45,9 +45,7 @@ def compile_blocks(model: keras.Model) -> Callable[..., dict[str, Any]] | None:
     """
     parts = split_model(model)
     assert parts is not None
-    attention = parts.blocks[0].attention_probabilities
-    is_faithful = verification.is_faithful(_compile_blocks, causal=attention.causal, packed=attention.packed)
-    return _compile_blocks(parts) if is_faithful else None
+    return _compile_blocks(parts) if verification.is_faithful(_compile_blocks, parts) else None
 
 
 def _compile_blocks(parts: ModelParts) -> Callable[..., dict[str, Any]]:

@@ -33,8 +33,7 @@ def flatten_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
     parts = split_model(model)
     if parts is None or model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy.name != "float32":
         return lambda features: model(features, training=False)
-    causal = parts.blocks[0].attention_probabilities.causal
-    if not verification.is_faithful(_flatten_blocks, causal=causal, training=False):
+    if not verification.is_faithful(_flatten_blocks, parts, training=False):
         return lambda features: model(features, training=False)
     return _flatten_blocks(parts)
 

@@ -41,7 +41,7 @@ def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Ca
     if parts is None:
         return replace_inner_model(model, functools.partial(skip_unread_positions, rematerialize=rematerialize))
     head = _head_of_first_position(model)
-    if head is None or not verification.is_faithful(_read_first, first_position_only=True):
+    if head is None or not verification.is_faithful(_read_first, parts, first_position_only=True):
         return rematerialized(model) if rematerialize else model
     return _read_first(parts, head, rematerialize)
 

@@ -1,14 +1,15 @@
 """Checks that the faster forms of the encoder block compute the same as the block's own layers.
 
 The modules in this package repeat parts of `modeling.encoder_block`. After an edit of the block, such a form would
-train or export the old block. Each form is therefore compared with the layers, once per process, on a small model with
-random weights: outputs, and gradients of all weights. A form that differs is not used.
+train or export the old block. Each form is therefore compared with the layers, once per process and configuration, on
+a small model with random weights: outputs, and gradients of all weights. A form that differs is not used.
 
 B batch size, S sequence length
 """
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
@@ -27,30 +29,35 @@ Form = Callable[[ModelParts], Callable[..., Any]]  # from a model's parts to a f
 
 _TOLERANCE = 1e-3  # of the largest output, or the largest gradient of a variable; rounding is below 1e-4
 _LENGTH = 512  # S: attention windows and relative positions act on long sequences only
+# Replace values of the model's configuration: sizes, rates of dropout, and the initializer_range, which is not used.
+_SIZES: dict[str, Any] = {
+    "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,
+    "max_position_embeddings": _LENGTH, "type_vocab_size": 2, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}  # fmt: skip
 
 
-@functools.cache
-def is_faithful(
-    form: Form,
-    *,
-    causal: bool = False,
-    packed: bool = False,
-    first_position_only: bool = False,
-    training: bool = True,
-) -> bool:
+def is_faithful(form: Form, parts: ModelParts, *, first_position_only: bool = False, training: bool = True) -> bool:
     """Returns whether a faster form of the encoder block computes the same as its layers. Prints a note if it does not.
 
     Args:
         form: The function to check.
-        causal: Whether the model uses causal attention.
-        packed: Whether rows contain several records.
+        parts: The model that the form is for. The form is checked on a small model of the same configuration. Without
+            one, as in a model that Keras loaded, the result is False.
         first_position_only: Whether the form is for models that read only the first position. Such a form is compared
             on the encoder's pooled output, others on the outputs of a pre-training model.
         training: Whether the form is for training, with dropout.
     """
+    config: Any = getattr(parts.model.get_layer(layer_names.WORD_EMBEDDINGS), "bert_config", None)
+    packed = parts.blocks[0].attention_probabilities.packed
+    return bool(config) and _verify(form, dataclasses.replace(config, **_SIZES), packed, first_position_only, training)
+
+
+@functools.cache
+def _verify(form: Form, *settings: Any) -> bool:
     # Another thread is outside of the tf.function that is being traced, and of the strategy's scope.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        is_same = thread.submit(_compare, form, causal, packed, first_position_only, training).result()
+        is_same = thread.submit(_compare, form, *settings).result()
     if not is_same:
         name = form.__module__.rpartition(".")[2]
         print(
@@ -59,9 +66,9 @@ def is_faithful(
     return is_same
 
 
-def _compare(form: Form, causal: bool, packed: bool, first_position_only: bool, training: bool) -> bool:
+def _compare(form: Form, config: BertConfig, packed: bool, first_position_only: bool, training: bool) -> bool:
     with tf.device("CPU"):
-        model = _build_model(causal, packed, first_position_only)
+        model = _build_model(config, packed, first_position_only)
         parts = split_model(model)
         assert parts
         features = {name: tf.constant(values) for name, values in _make_features(packed).items() if name in model.input}
@@ -84,11 +91,7 @@ def _run_functions_eagerly() -> Iterator[None]:
         tf.config.run_functions_eagerly(before)
 
 
-def _build_model(causal: bool, packed: bool, first_position_only: bool) -> keras.Model:
-    config = BertConfig(
-        vocab_size=16, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
-        max_position_embeddings=_LENGTH, causal_attention=causal,
-    )  # fmt: skip
+def _build_model(config: BertConfig, packed: bool, first_position_only: bool) -> keras.Model:
     if first_position_only:
         encoder = build_encoder(config, seed=0)
         model = keras.Model(encoder.input, encoder.output["pooled_output"])

@@ -1,5 +1,7 @@
 """After a change to the encoder block, fast forms that would still compute the unchanged block are not used."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,22 +18,33 @@ from official_bert.modeling.fast import verification
 from official_bert.modeling.fast.compiled_blocks import _compile_blocks, compile_blocks
 from official_bert.modeling.fast.flat_blocks import _flatten_blocks, flatten_blocks
 from official_bert.modeling.fast.last_block import _read_first, skip_unread_positions
+from official_bert.modeling.fast.model_parts import ModelParts, split_model
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.pretraining.train_step import Pretrainer
+from tests.make import tiny_config
 
-FORMS: dict[str, Callable[[], bool]] = {
-    "compiled": lambda: verification.is_faithful(_compile_blocks),
-    "flat": lambda: verification.is_faithful(_flatten_blocks, training=False),
-    "last": lambda: verification.is_faithful(_read_first, first_position_only=True),
+FORMS: dict[str, Callable[..., bool]] = {
+    "compiled": lambda parts: verification.is_faithful(_compile_blocks, parts),
+    "flat": lambda parts: verification.is_faithful(_flatten_blocks, parts, training=False),
+    "last": lambda parts: verification.is_faithful(_read_first, parts, first_position_only=True),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class EditedConfig(BertConfig):
+    adds_layer: bool = True  # see add_layer
+
+
+def make_parts(**changes: bool) -> ModelParts | None:
+    return split_model(build_encoder(EditedConfig(**tiny_config().to_dict(), **changes)))
 
 
 @pytest.fixture(autouse=True)
 def forget_verified_forms() -> Iterator[None]:
-    verification.is_faithful.cache_clear()
+    verification._verify.cache_clear()
     yield
-    verification.is_faithful.cache_clear()
+    verification._verify.cache_clear()
 
 
 def change_scores(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
@@ -63,10 +76,6 @@ def change_function(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]
     )
 
 
-def scale_scores(patch: pytest.MonkeyPatch) -> None:
-    change_scores(patch, lambda layer, products: products * 1.01)
-
-
 def limit_window(patch: pytest.MonkeyPatch) -> None:
     def mask_far(layer: Any, products: Any) -> Any:
         position = ops.arange(ops.shape(products)[-1])
@@ -86,46 +95,49 @@ def add_weight_in_function(patch: pytest.MonkeyPatch) -> None:
     change_function(patch, lambda layer, products: products * layer.extra)
 
 
-def double_in_function(patch: pytest.MonkeyPatch) -> None:
-    change_function(patch, lambda layer, products: products * 2)
-
-
 def add_layer(patch: pytest.MonkeyPatch) -> None:
     original = encoder_block.encoder_block
-    changed = lambda x, *arguments: original(keras.layers.Activation("tanh")(x), *arguments)  # noqa: E731
+
+    def changed(x: Any, ids: Any, config: Any, *arguments: Any) -> Any:
+        return original(keras.layers.Activation("tanh")(x) if config.adds_layer else x, ids, config, *arguments)
+
     patch.setattr(encoder, "encoder_block", changed)
 
 
 @pytest.mark.parametrize(("edit", "expected"), [
     (lambda patch: None, {"compiled": True, "flat": True, "last": True}),
-    (scale_scores, {"compiled": False, "flat": False, "last": True}),  # the last block calls the layer itself
+    (functools.partial(change_scores, change=lambda _, products: products * 1.01),
+     {"compiled": False, "flat": False, "last": True}),  # the last block calls the layer itself
     (limit_window, {"flat": False}),
     (add_weight_that_starts_at_zero, {"flat": False}),
     (add_weight_in_function, {"compiled": False, "flat": True}),  # the flat form calls the function outside of XLA
-    (double_in_function, {"flat": True}),
-    (add_layer, {"flat": False, "last": False}),
+    (functools.partial(change_function, change=lambda _, products: products * 2), {"flat": True}),
+    (add_layer, {"flat": False}),
 ])  # fmt: skip
 def test_forms_that_would_miss_an_edit_of_the_block_are_not_used(edit, expected, monkeypatch, capsys):
     edit(monkeypatch)
-    assert {form: FORMS[form]() for form in expected} == expected
-    files = {"compiled": "compiled_blocks.py", "flat": "flat_blocks.py", "last": "last_block.py"}
+    assert {form: FORMS[form](make_parts()) for form in expected} == expected
     notes = capsys.readouterr().out
-    assert {form: files[form] not in notes for form in expected} == expected
+    assert {form: f"{form}_block" not in notes for form in expected} == expected
 
 
-def test_forms_are_compared_while_a_function_is_traced_and_within_a_strategy():
+def test_an_edit_that_the_configuration_turns_on_is_found_while_a_function_is_traced_and_within_a_strategy(monkeypatch):
+    add_layer(monkeypatch)
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        assert bool(tf.function(lambda: tf.constant(FORMS["last"]()), autograph=False)())
+        for is_edited in (False, True):
+            compare = functools.partial(FORMS["last"], make_parts(adds_layer=is_edited))
+            assert bool(tf.function(compare, autograph=False)()) != is_edited
 
 
 @pytest.mark.parametrize("is_faithful", [True, False])
-def test_models_and_pretraining_use_only_faithful_forms(is_faithful: bool, tiny_config: BertConfig, monkeypatch):
+def test_models_and_pretraining_use_only_faithful_forms(is_faithful: bool, monkeypatch):
+    config = tiny_config()
     monkeypatch.setattr(verification, "is_faithful", lambda *_, **__: is_faithful)
-    encoder = build_encoder(tiny_config)
+    encoder = build_encoder(config)
     model = keras.Model(encoder.input, encoder.output["pooled_output"])
     assert flatten_blocks(encoder).__name__ == ("call" if is_faithful else "<lambda>")
     assert (skip_unread_positions(model) is model) != is_faithful
-    assert (compile_blocks(build_pretraining_model(tiny_config)) is None) != is_faithful
+    assert (compile_blocks(build_pretraining_model(config)) is None) != is_faithful
     strategy = distribution.get_strategy("one_device")
-    pretrainer = Pretrainer(config=tiny_config, strategy=strategy, schedule=1e-4, seed=1, compile_parts=True)
+    pretrainer = Pretrainer(config=config, strategy=strategy, schedule=1e-4, seed=1, compile_parts=True)
     assert (pretrainer._call is pretrainer.model) != is_faithful
