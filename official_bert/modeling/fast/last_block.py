@@ -24,7 +24,8 @@ def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Ca
     """Returns a function that computes the same as a model, but faster if the head reads only the first position.
 
     It has the arguments, outputs, gradients and dropout masks of the model. The model, its variables and its saved
-    files do not change. If the head reads other positions too, or there is no head, all positions are computed.
+    files do not change. If the head reads other positions too, if there is no head, or if a layer has an activity
+    regularizer, all positions are computed.
 
     Args:
         model: An encoder, with or without a head.
@@ -40,7 +41,9 @@ def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Ca
     parts = split_model(model)
     if parts is None:
         return replace_inner_model(model, functools.partial(skip_unread_positions, rematerialize=rematerialize))
-    head = _head_of_first_position(model)
+    # Activity regularizers need the outputs of all positions.
+    is_regularized = any(layer.activity_regularizer for layer in model.layers)
+    head = None if is_regularized else _head_of_first_position(model)
     if head is None or not verification.is_faithful(_read_first, parts, first_position_only=True):
         return rematerialized(model) if rematerialize else model
     return _read_first(parts, head, rematerialize)

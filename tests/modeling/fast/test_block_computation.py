@@ -213,10 +213,11 @@ def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_c
 def test_models_that_read_more_than_the_first_position_stay_as_they_are(tiny_config: BertConfig):
     encoder = build_encoder(tiny_config)
     causal = classifier(dataclasses.replace(tiny_config, causal_attention=True))
-    fast = classifier(tiny_config)
+    fast, regularized = classifier(tiny_config), classifier(tiny_config)
+    regularized.get_layer("layer_1_intermediate").activity_regularizer = keras.regularizers.L2()
     mine = type("Mine", (keras.Model,), {"call": lambda self, inputs, training=False: 0})(fast.input, fast.output)
     assert_refused("Mine .*rematerialize", skip_unread_positions, mine, rematerialize=True)
-    for model in (encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder), causal, mine):
+    for model in (encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder), causal, mine, regularized):
         assert skip_unread_positions(model) is model
     model = build_task_model(CLASSIFICATION, encoder, 3, head_input=HeadInput("embeddings", 2))
     assert rematerialized(model) is model  # it has no blocks
