@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from official_bert.finetuning import feature_cache
 from official_bert.finetuning.data import RunData
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.features import Features
@@ -38,6 +39,8 @@ def test_features_are_kept_and_made_anew_when_anything_changes(data, vocab_file,
     made, featurize = [], ClassificationSpec.featurize
     monkeypatch.setattr(ClassificationSpec, "featurize", lambda *each: made.append(each) or featurize(*each))
     assert to_lists(load(data)) == to_lists(load(data))
+    feature_cache.write(str(tmp_path / "of_tokens"), dataclasses.replace(load(data), has_token_outputs=True))
+    assert feature_cache.read(str(tmp_path / "of_tokens")).has_token_outputs
     assert len(made) == 1
     load(data, EXAMPLES[:1])
     load(data, max_seq_length=11)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.inference.keras_model import KerasRunner, compute_outputs
-from official_bert.kinds.features import concatenate_rows
+from official_bert.kinds.features import concatenate_rows, gather_rows
 
 
 def test_outputs_are_in_order_and_those_of_tokens_without_padding():
@@ -18,6 +18,7 @@ def test_outputs_are_in_order_and_those_of_tokens_without_padding():
     assert [row.tolist() for row in of_tokens] == [[[each] * 2 for each in row] for row in expected]
     named = compute_outputs(lambda inputs: {"tokens": inputs["input_ids"]}, features, 2, 8)  # [B, S]
     assert [row.tolist() for row in named["tokens"]] == expected
+    assert gather_rows([(features, 1)]).has_token_outputs
     features = dataclasses.replace(features, has_token_outputs=False)
     of_rows = compute_outputs(lambda inputs: {"classes": tf.repeat(inputs["input_ids"][:, :1], 9, 1)}, features, 2, 8)
     assert [row.tolist() for row in of_rows["classes"]] == [row[:1] * 9 for row in expected]  # [B, C]
