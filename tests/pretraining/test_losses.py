@@ -34,12 +34,8 @@ def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(form
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(factors)
         logits = tf.matmul(factors[0], factors[1], transpose_b=True) + factors[2]
-
-        def compute(labels):
-            form_of_logits = FactoredLogits(*factors) if form == "factored" else logits
-            return losses.masked_lm_losses(form_of_logits, labels, form != "plain")
-
-        found_losses, hits = compute(labels)
+        values, is_compiled = FactoredLogits(*factors) if form == "factored" else logits, form != "plain"
+        found_losses, hits = losses.masked_lm_losses(values, labels, is_compiled)
         loss = tf.reduce_sum(weights * found_losses)
         expected_losses = 2.0 * tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         expected = tf.reduce_sum(weights * expected_losses)
@@ -48,7 +44,7 @@ def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(form
     for found, wanted in zip(tape.gradient(loss, factors), tape.gradient(expected, factors), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
     labels[1] = 7, -1, 6
-    assert np.isnan(compute(labels)[0][1].numpy()).tolist() == [True, True, False]
+    assert np.isnan(losses.masked_lm_losses(values, labels, is_compiled)[0][1]).tolist() == [True, True, False]
 
 
 @pytest.mark.usefixtures("eager_steps")

@@ -22,7 +22,7 @@ from official_bert.modeling.fast.model_parts import ModelParts, split_model
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.pretraining.train_step import Pretrainer
-from tests.make import tiny_config
+from tests import make
 
 FORMS: dict[str, Callable[..., bool]] = {
     "compiled": lambda parts: verification.is_faithful(_compile_blocks, parts),
@@ -37,7 +37,7 @@ class EditedConfig(BertConfig):
 
 
 def make_parts(**changes: bool) -> ModelParts | None:
-    return split_model(build_encoder(EditedConfig(**tiny_config().to_dict(), **changes)))
+    return split_model(build_encoder(EditedConfig(**make.tiny_config().to_dict(), **changes)))
 
 
 @pytest.fixture(autouse=True)
@@ -130,14 +130,13 @@ def test_an_edit_that_the_configuration_turns_on_is_found_while_a_function_is_tr
 
 
 @pytest.mark.parametrize("is_faithful", [True, False])
-def test_models_and_pretraining_use_only_faithful_forms(is_faithful: bool, monkeypatch):
-    config = tiny_config()
+def test_models_and_pretraining_use_only_faithful_forms(is_faithful: bool, tiny_config: BertConfig, monkeypatch):
     monkeypatch.setattr(verification, "is_faithful", lambda *_, **__: is_faithful)
-    encoder = build_encoder(config)
+    encoder = build_encoder(tiny_config)
     model = keras.Model(encoder.input, encoder.output["pooled_output"])
     assert flatten_blocks(encoder).__name__ == ("call" if is_faithful else "<lambda>")
     assert (skip_unread_positions(model) is model) != is_faithful
-    assert (compile_blocks(build_pretraining_model(config)) is None) != is_faithful
+    assert (compile_blocks(build_pretraining_model(tiny_config)) is None) != is_faithful
     strategy = distribution.get_strategy("one_device")
-    pretrainer = Pretrainer(config=config, strategy=strategy, schedule=1e-4, seed=1, compile_parts=True)
+    pretrainer = Pretrainer(config=tiny_config, strategy=strategy, schedule=1e-4, seed=1, compile_parts=True)
     assert (pretrainer._call is pretrainer.model) != is_faithful
