@@ -116,20 +116,13 @@ def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] 
     return "\n".join([*lines, report.format_table(figures)])
 
 
-def _check_existing(path: str, pieces: list[str], is_complete: bool) -> None:
-    """Raises a UserError if a file exists that an earlier run of the same command cannot have written.
+def _differs(path: str, content: bytes, length: int | None = None) -> bool:
+    """Returns whether a file exists whose first `length` bytes (None means all) are not `content`."""
+    return files.exists(path) and files.read_bytes(path)[:length] != content
 
-    Args:
-        path: The vocabulary file to write.
-        pieces: The pieces of the vocabulary, or only the first ones.
-        is_complete: Whether `pieces` are all pieces.
-    """
-    expected = "".join(piece + "\n" for piece in pieces).encode()
-    if files.exists(path) and files.read_bytes(path)[: None if is_complete else len(expected)] != expected:
-        raise UserError(
-            f"--vocab_file would replace {path}, which exists and is not the same vocabulary; pass another name, or "
-            "remove the file"
-        )
+
+def _format(pieces: list[str]) -> bytes:
+    return "".join(piece + "\n" for piece in pieces).encode()
 
 
 def learn_and_report(options: VocabularyOptions) -> None:
@@ -139,15 +132,25 @@ def learn_and_report(options: VocabularyOptions) -> None:
         UserError: See `learn`. Also if the vocabulary cannot be written or --compare_with cannot be read.
     """
     files.check_writable(options.vocab_file)
-    special = wordpiece_training.list_special_pieces(options.layout, options.do_lower_case)
-    _check_existing(options.vocab_file, special, is_complete=False)
+    special = _format(wordpiece_training.list_special_pieces(options.layout, options.do_lower_case))
+    if _differs(options.vocab_file, special, len(special)):
+        raise UserError(
+            f"--vocab_file={options.vocab_file} exists and is not a vocabulary of this command; pass another name, or "
+            "remove the file"
+        )
     other = None
     if options.compare_with:
         other = exact.load_vocab(options.compare_with)
         exact.check_special_tokens(other, options.compare_with)
     learned = learn(options)
-    _check_existing(options.vocab_file, learned.pieces, is_complete=True)
-    files.write_text(options.vocab_file, "".join(piece + "\n" for piece in learned.pieces))
+    if _differs(options.vocab_file, _format(learned.pieces)):
+        new_file = f"{options.vocab_file}.new"
+        files.write_bytes(new_file, _format(learned.pieces))
+        raise UserError(
+            f"--vocab_file={options.vocab_file} exists and is another vocabulary, which may belong to records or models; "
+            f"it was not replaced. The new one is {new_file}; rename it"
+        )
+    files.write_bytes(options.vocab_file, _format(learned.pieces))
     print(f"{options.vocab_file}: {pluralize(len(learned.pieces), 'piece')}")
     if len(learned.pieces) < options.vocab_size:
         print(

@@ -122,8 +122,9 @@ def test_only_an_equal_vocabulary_is_replaced(tmp_path):
     for _ in range(2):
         learning.learn_and_report(first)
     for options in changed:
-        assert_refused(f"--vocab_file would replace {options.vocab_file}", learning.learn_and_report, options)
-    assert len(exact.load_vocab(first.vocab_file)) == 60
+        assert_refused(f"--vocab_file={options.vocab_file}", learning.learn_and_report, options)
+    assert [len(exact.load_vocab(first.vocab_file + end)) for end in ("", ".new")] == [60, 50]
+    assert not pathlib.Path(other + ".new").exists()
     assert pathlib.Path(other).read_text() == "my notes\n"
 
 
