@@ -147,8 +147,8 @@ def learn_and_report(options: VocabularyOptions) -> None:
         new_file = f"{options.vocab_file}.new"
         files.write_bytes(new_file, _format(learned.pieces))
         raise UserError(
-            f"--vocab_file={options.vocab_file} exists and is another vocabulary, which may belong to records or models; "
-            f"it was not replaced. The new one is {new_file}; rename it"
+            f"--vocab_file={options.vocab_file} exists and is another vocabulary, which may belong to records or "
+            f"models; it was not replaced. The new one is {new_file}; rename it"
         )
     files.write_bytes(options.vocab_file, _format(learned.pieces))
     print(f"{options.vocab_file}: {pluralize(len(learned.pieces), 'piece')}")
