@@ -30,9 +30,9 @@ def compute_pretraining_sums(
         compiled: Whether XLA compiles a part of `masked_lm_losses`.
 
     Returns:
-        float32 scalars by name: - masked_lm_loss, masked_lm_correct, masked_lm_count: Cross-entropy (in nats), hits and
-        number of predictions. - next_sentence_loss, next_sentence_correct, next_sentence_count: The same for the labels
-        of the records. - tokens: Number of positions that are not padding.
+        float32 scalars by name. masked_lm_loss, masked_lm_correct and masked_lm_count are the cross-entropy (in nats),
+        hits and number of the masked tokens, next_sentence_loss, next_sentence_correct and next_sentence_count those of
+        the records. tokens is the number of positions that are not padding.
     """
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]  # [B, P]
     masked_lm_loss, masked_lm_hits = masked_lm_losses(outputs["masked_lm_logits"], labels, compiled)

@@ -36,7 +36,6 @@ def write_model_card(
             - versions: Versions of official_bert, tensorflow, keras and python, by name.
             - devices: Short names of the devices, such as CPU:0.
             - records: Name, size and hash of each record file, in a list for each phase.
-            - records_without_manifest: The number of records without a manifest, by phase. None or left out if unknown.
             - changes: Options that were changed when the run was resumed: step, option, before and now of each.
         sections: Tables for the start of the card, by title.
 
@@ -128,10 +127,8 @@ def _describe_missing_manifests(metadata: Mapping[str, Any]) -> str:
     num_files = len({(phase, *shard.values()) for phase, shard in shards if not shard["sha256"]})
     if not num_files:
         return ""
-    counts = [metadata["records_without_manifest"].get(phase) for phase in metadata["records"]]
-    records = "The records" if None in counts else pluralize(sum(counts), "record")
-    of_files = f"{records} of {pluralize(num_files, 'file')}"
-    return f"{of_files} have no manifest. The text that they were made from is unknown."
+    files = "1 file has" if num_files == 1 else f"{num_files:,} files have"
+    return f"{files} no manifest. The number of their records and the text that they were made from are unknown."
 
 
 def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:

@@ -156,12 +156,6 @@ class RecordFiles(RecordSource):
         """Number of readable records according to the manifests, or None if a file has no manifest."""
         return sum(map(self.count_records, self.paths)) if set(self.paths) <= self.shards.keys() else None
 
-    def count_undescribed(self) -> int | None:
-        """Returns the number of readable records in files without a manifest, or None if they cannot be counted."""
-        with contextlib.suppress(OSError, UserError):  # A file may have been moved or changed since it was read.
-            return sum(map(self.count_records, set(self.paths) - set(self.shards)))
-        return None
-
     @property
     def fingerprint(self) -> int:
         """A checksum of `identity`, to detect whether the files have changed."""

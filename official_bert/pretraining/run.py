@@ -359,9 +359,7 @@ def _save(parts: RunParts, step: int, data_position: tuple[int, int, int]) -> No
 def write_report(parts: RunParts) -> None:
     """Writes the model card and run.json at the end of a run."""
     options, metadata = parts.options, parts.metadata
-    if options.do_train:
-        metadata["records_without_manifest"].update(parts.records.count_undescribed())
-    else:  # An evaluation keeps the description of the training.
+    if not options.do_train:  # An evaluation keeps the description of the training.
         before = run_metadata.read_run_metadata(options.output_dir)
         metadata = {**metadata, **before, "evaluation_data": metadata["evaluation_data"]}
     run_metadata.write_run_metadata(options.output_dir, metadata)

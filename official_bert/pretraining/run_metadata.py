@@ -83,7 +83,6 @@ def collect_run_metadata(
             **done.get("records", {}),
             **{str(number): each.identity() for number, each in training_records.items()},
         },
-        "records_without_manifest": done.get("records_without_manifest", {}),  # They are counted after the training.
         "changes": [
             # Changes of later steps apply from here if the run is resumed from an older checkpoint.
             *({**each, "step": min(each["step"], steps_done)} for each in before.get("changes", []) if steps_done),

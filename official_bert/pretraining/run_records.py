@@ -23,10 +23,6 @@ class RunRecords:
             self._by_phase[phase.number] = self._find(phase.input_file, flag, phase)
         return self._by_phase[phase.number]
 
-    def count_undescribed(self) -> dict[str, int | None]:
-        """Returns the number of training records without a manifest, by the number of the phase (see RecordFiles)."""
-        return {str(number): records.count_undescribed() for number, records in self._by_phase.items()}
-
     def packing(self, phase: Phase) -> Packing | None:
         """Returns how the batches of a phase are packed, or None if --pack_sequences is not set."""
         options = self._options
