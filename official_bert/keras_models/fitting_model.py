@@ -197,7 +197,7 @@ class FittingModel(StepModel):
             verbose: Whether to print the labels.
 
         Raises:
-            UserError: If the labels are not names or numbers in a list, or too few.
+            UserError: If the labels are not names or numbers in a list, or too few, or the model was quantized.
         """
         if not self._has_unknown_labels:
             return
@@ -207,7 +207,11 @@ class FittingModel(StepModel):
             )
         labels = class_labels.learn_label_names(y)
         class_labels.check_label_names(labels, 2 if self.spec.is_single_label else 1, {})
-        self._check_not_quantized()
+        last = self.outputs[0]._keras_history.operation
+        if self.get_config()["quantization"] or last is not self.get_layer("logits"):
+            raise UserError(
+                f"{self.name} is quantized, or has layers after its logits; to fit it, create it with labels=[...]"
+            )
         self.spec, self.compiled = self._replace_labels(tuple(labels)), False
         with self.distribute_strategy.scope():
             self._replace_classes(len(labels))

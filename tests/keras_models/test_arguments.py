@@ -52,6 +52,20 @@ def test_attributes_and_changed_layers_are_kept_when_labels_are_learned():
     assert model.losses
 
 
+def test_labels_are_not_learned_if_the_last_layer_cannot_be_replaced():
+    class Scaled(official_bert.TextClassifier):
+        def _build_core(self, *arguments):
+            core = super()._build_core(*arguments)
+            return keras.Model(core.input, keras.layers.Rescaling(2.0, name="scale")(core.output))
+
+    quantized = build(labels=None)
+    quantized.quantize("int8")
+    for model in (quantized, Scaled(tiny_config(), VOCAB)):
+        layers = [layer.name for layer in model.layers]
+        assert_refused(r"labels=\[...\]", model.fit, TEXTS, ["a", "b", "c", "b"])
+        assert (model.labels, [layer.name for layer in model.layers]) == (None, layers)
+
+
 def test_labels_are_learned_from_y_and_saved(tmp_path, capsys):
     path, y = str(tmp_path / "model.keras"), ["good", "bad", "so", "bad"]
     model = build(labels=None)
