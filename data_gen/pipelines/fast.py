@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import preparation, run_plan, summary, worker
+from data_gen.pipelines import outputs, preparation, run_plan, summary, worker
 from data_gen.pipelines.preparation import Prepared
 from data_gen.pipelines.worker import TextError
 from data_gen.pipelines.worker_pool import WorkerPool
@@ -61,7 +61,9 @@ def create_records(
             folder belongs to a different run.
     """
     with _explain_write_errors(options.work_folder):
-        folder = _open_run_folder(options.work_folder, source, prepared.vocab)
+        folder = open_run_folder(options.work_folder, source, prepared.vocab)
+        if os.path.exists(folder):
+            print(f"resuming the unfinished work in {options.work_folder}")
         files.write_text(os.path.join(folder, worker.VOCAB), prepared.vocab)
         worker_options = dataclasses.replace(options, input_file=list(map(files.make_absolute, prepared.paths)))
         if prepared.boundaries and prepared.boundaries.words:
@@ -72,7 +74,7 @@ def create_records(
             excluded_file = os.path.join(folder, worker.EXCLUDED)
             files.write_text(excluded_file, "\n".join(prepared.excluded.texts))
             worker_options = dataclasses.replace(worker_options, exclude_texts=[files.make_absolute(excluded_file)])
-        files.write_text(os.path.join(folder, worker.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
+        files.write_text(os.path.join(folder, outputs.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
         with pool(folder) as workers:
             try:
                 corpus = _tokenize(folder, options, prepared.paths, workers, states)
@@ -122,8 +124,8 @@ def _explain_write_errors(folder: str) -> Iterator[None]:
         ) from error
 
 
-def _open_run_folder(work_folder: str, source: dict[str, Any], vocab: str) -> str:
-    """Creates the run's own folder in the working folder, or reopens the one of an interrupted run. Returns its path.
+def open_run_folder(work_folder: str, source: dict[str, Any], vocab: str) -> str:
+    """Returns the path of the run's own folder in the working folder. It exists if the run was interrupted.
 
     The name is a hash of `source`, which describes everything that determines the records. Therefore, files that a
     process of a removed, different run still writes are never mistaken for files of this run.
@@ -131,7 +133,7 @@ def _open_run_folder(work_folder: str, source: dict[str, Any], vocab: str) -> st
     name = hashlib.sha256(json.dumps(source).encode()).hexdigest()[:16]
     present = os.listdir(work_folder) if os.path.exists(work_folder) else []
     for other in set(present) - {name}:
-        path = os.path.join(work_folder, other, worker.OPTIONS)
+        path = os.path.join(work_folder, other, outputs.OPTIONS)
         before = files.read_json_object(path) if os.path.exists(path) else {}
         flags = {flag: source["flags"][flag] for flag in source["flags"] if flag in before.keys() - _FILE_OPTIONS}
         changes = run_file.describe_changes(run_file.find_changes(before, flags))
@@ -142,8 +144,6 @@ def _open_run_folder(work_folder: str, source: dict[str, Any], vocab: str) -> st
             f"{work_folder} contains the unfinished work of a different run ({changes or _CHANGED_FILES}); run that "
             "command again to finish it, or remove the folder"
         )
-    if present:
-        print(f"resuming the unfinished work in {work_folder}")
     return os.path.join(work_folder, name)
 
 

@@ -14,7 +14,10 @@ from official_bert.runs import run_file
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files
 
+OPTIONS = "options.json"  # A run's file in its own folder in the working folder. Records appear after this file.
+
 _MAX_FILES_SHOWN = 5
+_RUN_FOLDER = "[0-9a-f]" * 16  # pattern of its name (see fast.open_run_folder)
 
 
 def make_shard_names(options: RecordOptions, size: float) -> list[str]:
@@ -118,23 +121,36 @@ def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
             )
     for path in existing:
         files.check_regular(path)
-    if existing and not any(map(files.exists, [options.work_folder, *list_manifests(options)])):
+    is_unfinished = files.glob(os.path.join(glob.escape(options.work_folder), _RUN_FOLDER, OPTIONS))
+    for path in [] if is_unfinished else _list_foreign(existing, options):
         raise UserError(
-            f"--output_file would replace {existing[0]}, which exists and is not listed in a manifest of make-records; "
+            f"--output_file would replace {path}, which exists and is not listed in a manifest of make-records; "
             "pass another name, or remove the file"
         )
 
 
+def _list_foreign(existing: list[str], options: RecordOptions) -> list[str]:
+    """Returns the files that the manifest in their own folder does not list."""
+    described = {path: manifest.Manifest.read(path) for path in list_manifests(options) if files.exists(path)}
+    listed = {
+        os.path.join(os.path.dirname(files.make_absolute(path)), shard.file)
+        for path, each in described.items()
+        for shard in each.shards
+    }
+    return [path for path in existing if files.make_absolute(path) not in listed]
+
+
 def _list_existing(options: RecordOptions) -> list[str]:
     """Returns the existing files with names that record files may get. With --shard_size_mb, any number is possible."""
+    unnumbered = list(filter(files.exists, options.output_file)) if options.num_shards == 1 else []
     if options.num_shards == 1 and not options.shard_size_mb:
-        return list(filter(files.exists, options.output_file))
+        return unnumbered
     folder, name = os.path.split(options.stem)
     ending = os.path.splitext(options.output_file[0])[1]
     number = r"\d{5,}" if options.shard_size_mb else f"(?:{options.num_shards:05})"
     shard = re.compile(rf"{re.escape(name)}-\d{{5,}}-of-{number}{re.escape(ending)}")
     paths = files.glob(os.path.join(glob.escape(folder), f"{glob.escape(name)}-*-of-*{glob.escape(ending)}"))
-    return [path for path in paths if shard.fullmatch(os.path.basename(path))]
+    return unnumbered + [path for path in paths if shard.fullmatch(os.path.basename(path))]
 
 
 def _make_shard_name(options: RecordOptions, number: str, count: int) -> str:

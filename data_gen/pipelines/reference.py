@@ -4,7 +4,9 @@ The same text, flags and seed give the same records as the original (tests/golde
 """
 
 import collections
+import dataclasses
 import itertools
+import json
 import os
 import random
 import sys
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_gen.options import TEXT_FORMATS, RecordOptions
-from data_gen.pipelines import preparation, shuffle, writer
+from data_gen.pipelines import fast, outputs, preparation, shuffle, writer
 from data_gen.pipelines.preparation import Prepared
 from data_gen.pipelines.summary import explain_empty_text
 from data_gen.rules.instances import Instance, InstanceConfig, make_instances
@@ -36,8 +38,11 @@ def create_records(
     """Makes the record files and their manifest. The arguments are the same as for fast.create_records.
 
     Raises:
-        UserError: If the text is empty, is not plain text or cannot be read, or a file cannot be written.
+        UserError: If the text is empty, is not plain text or cannot be read, a file cannot be written, or the working
+            folder belongs to a different run.
     """
+    with files.explain_write_errors(options.work_folder):
+        folder = fast.open_run_folder(options.work_folder, source, prepared.vocab)
     detected = [formats.resolve_format(path, options) for path in prepared.paths]
     for path, format in zip(prepared.paths, detected, strict=True):
         if format not in ("sentences", "paragraphs"):
@@ -63,6 +68,8 @@ def create_records(
     config = preparation.make_instance_config(options, vocab)
     instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed))
     stacked = _stack(instances, config)
+    # It marks the record files as this run's, until the manifest lists them.
+    files.write_text(os.path.join(folder, outputs.OPTIONS), json.dumps(dataclasses.asdict(options)))
     writer.write(stacked, options.output_file)
     if len(instances) < len(options.output_file):
         print(
@@ -76,6 +83,7 @@ def create_records(
     statistics = {f"text_{name}": value for name, value in counts.items()} | shuffle.count_statistics(stacked)
     description = manifest.Manifest(source, shards, statistics)
     manifest.write_manifests(options.output_file, options.stem, description)
+    files.remove_folder(options.work_folder)
     return description
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import preparation, shuffle, writer
+from data_gen.pipelines import outputs, preparation, shuffle, writer
 from data_gen.pipelines.run_plan import RunPlan
 from data_gen.rules import vectorized_instances
 from data_gen.rules.instances import InstanceConfig
@@ -48,7 +48,7 @@ _RECORDS_AT_ONCE = 2000
 _PART_BYTES = 2 << 20  # Approximate size of the parts of an input file, which several processes can share.
 _MAX_PLAN_BYTES = 4 << 30  # A plan lists all text files, blocks and shards.
 
-CORPUS, VOCAB, OPTIONS, PLAN = "corpus", "vocab.txt", "options.json", "run.json"
+CORPUS, VOCAB, PLAN = "corpus", "vocab.txt", "run.json"
 WORDS, EXCLUDED = "words.txt", "excluded.txt"
 
 
@@ -86,7 +86,7 @@ class Worker:
 
     @functools.cached_property
     def _options(self) -> RecordOptions:
-        return RecordOptions(**files.read_json_object(os.path.join(self._folder, OPTIONS), _MAX_PLAN_BYTES))
+        return RecordOptions(**files.read_json_object(os.path.join(self._folder, outputs.OPTIONS), _MAX_PLAN_BYTES))
 
     @functools.cached_property
     def _tokenizer(self) -> FastTokenizer | MarkingTokenizer:

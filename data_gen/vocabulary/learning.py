@@ -1,6 +1,7 @@
 """Learns a WordPiece vocabulary from text, and reports on it."""
 
 import dataclasses
+import itertools
 
 from data_gen.options import VocabularyOptions
 from data_gen.text import formats
@@ -143,14 +144,16 @@ def learn_and_report(options: VocabularyOptions) -> None:
         other = exact.load_vocab(options.compare_with)
         exact.check_special_tokens(other, options.compare_with)
     learned = learn(options)
-    if _differs(options.vocab_file, _format(learned.pieces)):
-        new_file = f"{options.vocab_file}.new"
-        files.write_bytes(new_file, _format(learned.pieces))
+    content = _format(learned.pieces)
+    if _differs(options.vocab_file, content):
+        names = (f"{options.vocab_file}.new{number or ''}" for number in itertools.chain([0], itertools.count(2)))
+        new_file = next(name for name in names if not _differs(name, content))
+        files.write_bytes(new_file, content)
         raise UserError(
             f"--vocab_file={options.vocab_file} exists and is another vocabulary, which may belong to records or "
             f"models; it was not replaced. The new one is {new_file}; rename it"
         )
-    files.write_bytes(options.vocab_file, _format(learned.pieces))
+    files.write_bytes(options.vocab_file, content)
     print(f"{options.vocab_file}: {pluralize(len(learned.pieces), 'piece')}")
     if len(learned.pieces) < options.vocab_size:
         print(

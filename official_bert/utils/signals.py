@@ -61,21 +61,29 @@ def handle_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def print_if_stopped(hint: str) -> Iterator[None]:
-    """Prints a line to standard error if Ctrl-C or SIGTERM ends the process within this context."""
+    """Prints a line to standard error if Ctrl-C or SIGTERM ends the process within this context.
+
+    Outside the main thread, or if SIGTERM is ignored or handled by C code, the context does not change its handling.
+    """
 
     def terminate(*_: object) -> None:
         os.write(2, f"{hint}\n".encode())  # unlike print, it may interrupt another print
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)  # None stands for a handler of C code, which could not be restored
+    is_handled = is_main and before not in (None, signal.SIG_IGN)
+    if is_handled:
+        signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     except KeyboardInterrupt:
         print(hint, file=sys.stderr)
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if is_handled:
+            signal.signal(signal.SIGTERM, before)
 
 
 def check_interrupted() -> None:

@@ -1,10 +1,12 @@
 """The script with the original's name."""
 
+import concurrent.futures
 import signal
 
 import pytest
 
 from official_bert.data import record_reader
+from official_bert.utils.signals import print_if_stopped
 from tests.conftest import ROOT
 from tests.make import run_python
 
@@ -23,6 +25,24 @@ with signals.exit_codes():
 def test_a_stopped_command_tells_how_to_resume(number, code, tmp_path):
     done = run_python("-c", _STOP.format(int(number)))
     assert (done.returncode, "the same command again to resume\n" in done.stderr) == (code, True), done.stderr
+
+
+def test_only_handlers_that_can_be_restored_are_replaced(monkeypatch):
+    changes = []
+    monkeypatch.setattr(signal, "signal", lambda *change: changes.append(change))
+
+    def run(before):
+        monkeypatch.setattr(signal, "getsignal", lambda _: before)
+        with print_if_stopped("a hint"):
+            pass
+
+    for before in (None, signal.SIG_IGN):
+        run(before)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        threads.submit(run, signal.SIG_DFL).result()
+    assert not changes
+    run(signal.SIG_DFL)
+    assert len(changes) == 2
 
 
 def test_script_writes_records_and_prints_a_summary(short_texts, vocab_file, tmp_path):

@@ -1,11 +1,13 @@
 """The record files of a run, their manifests, and the refusal to overwrite an input."""
 
 import pathlib
+import unittest.mock
 
 import pytest
 
 from data_gen.inspection import verification
 from data_gen.options import VerificationOptions
+from data_gen.pipelines import outputs
 from official_bert.data import manifest
 from official_bert.runs.locks import lock_file
 from tests.data_gen.samples import contents, create_records, make_records
@@ -45,6 +47,7 @@ def test_one_output_in_two_spellings_is_refused(short_options, tmp_path):
         ("a.work/text.txt", {}),
         ("a-00001-of-00002.tfrecord", {"num_shards": 2}),
         ("a-00001-of-00002.tfrecord", {"shard_size_mb": 1}),
+        ("a.tfrecord", {"shard_size_mb": 1}),
     ],
 )
 def test_no_output_and_no_working_folder_destroys_an_input(name, flags, short_texts, short_options, tmp_path):
@@ -54,6 +57,7 @@ def test_no_output_and_no_working_folder_destroys_an_input(name, flags, short_te
     for inputs in ({"input_file": [short_texts[0], text]}, {"vocab_file": text}):
         assert_refused(message, create_records, short_options(**inputs, **flags))
     if name.endswith("tfrecord"):
+        write_text(tmp_path / "a.work" / "mine" / "options.json", "{}")  # not of make-records
         message = f"--output_file would replace {text}, which exists"
         assert_refused(message, create_records, short_options(input_file=short_texts, **flags))
     assert pathlib.Path(text).read_text() == "the cat sat\n"
@@ -64,17 +68,30 @@ def test_no_output_and_no_working_folder_destroys_an_input(name, flags, short_te
 
 
 @pytest.mark.parametrize("algorithm", ["reference", "fast"])
-def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_options, tmp_path, capsys):
-    outputs = [str(tmp_path / name) for name in ("one/a.tfrecord", "two/b.tfrecord", "one/c.tfrecord")]
-    options = short_options(output_file=outputs, algorithm=algorithm)
+def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_options, tmp_path, capsys, monkeypatch):
+    paths = [str(tmp_path / name) for name in ("one/a.tfrecord", "two/b.tfrecord", "one/c.tfrecord")]
+    options = short_options(output_file=paths, algorithm=algorithm)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "write_manifests", unittest.mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            create_records(options)
     first = create_records(options)
-    described = manifest.find_shards(outputs)
+    assert not [*tmp_path.glob("*/*.work")]
+    described = manifest.find_shards(paths)
     assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord"]
-    findings = verification.verify(VerificationOptions(input_file=outputs))
+    findings = verification.verify(VerificationOptions(input_file=paths))
     assert (findings.problems, findings.files, findings.records) == ([], 3, first["instances"])
     assert create_records(options) == first
     assert "already complete" in capsys.readouterr().out
-    pathlib.Path(outputs[1]).unlink()
+    pathlib.Path(paths[1]).unlink()
     assert create_records(options) == first
     assert "already complete" not in capsys.readouterr().out
-    assert pathlib.Path(outputs[1]).exists()
+    (tmp_path / "two" / "b.manifest.json").unlink()
+    assert_refused(f"would replace {paths[1]}", create_records, options)
+
+
+def test_another_number_of_shards_replaces_nothing(short_options, tmp_path):
+    write_text(tmp_path / "a-00000-of-00003.tfrecord", "")
+    flags = {"output_file": [str(tmp_path / "a.tfrecord")], "algorithm": "fast"}
+    outputs.check_outputs(short_options(num_shards=2, **flags), [])
+    assert_refused("would replace", outputs.check_outputs, short_options(num_shards=3, **flags), [])

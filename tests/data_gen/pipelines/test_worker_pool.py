@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from data_gen.pipelines import worker, worker_pool
+from data_gen.pipelines import outputs, worker, worker_pool
 from tests.conftest import ROOT
 from tests.data_gen.samples import make_options
 from tests.make import assert_refused, write_text
@@ -29,7 +29,7 @@ def test_ctrl_c_is_handled_only_by_the_command(tmp_path, capfd):
 
 _PARENT = """
 import sys, time
-from data_gen.pipelines import worker, worker_pool
+from data_gen.pipelines import outputs, worker, worker_pool
 workers = worker_pool.WorkerPool(sys.argv[1])
 workers.grow(1)
 try:
@@ -57,9 +57,9 @@ def test_errors_of_a_task_are_raised_again(corpus, tmp_path):
     options = make_options((["none.txt"], corpus[1]), tmp_path)
     with worker_pool.WorkerPool(str(tmp_path)) as workers:
         workers.grow(1)
-        message = f"there is no file .*{worker.OPTIONS}; run the same command again to resume"
+        message = f"there is no file .*{outputs.OPTIONS}; run the same command again to resume"
         assert_refused(message, workers.do_all, "reading", [{"file": [0]}], "files")
-        write_text(tmp_path / worker.OPTIONS, json.dumps(dataclasses.asdict(options)))
+        write_text(tmp_path / outputs.OPTIONS, json.dumps(dataclasses.asdict(options)))
         with pytest.raises(worker.TextError, match="there is no file none.txt"):
             workers.do_all("reading", [{"file": [0]}], "files")
         with pytest.raises(RuntimeError, match="nothing"):
@@ -73,7 +73,7 @@ def test_errors_of_a_task_are_raised_again(corpus, tmp_path):
 ])  # fmt: skip
 def test_the_end_of_a_worker_is_explained(code: str, words: str, corpus, tmp_path):
     options = make_options((["a.txt", "b.txt"], corpus[1]), tmp_path)
-    write_text(tmp_path / worker.OPTIONS, json.dumps(dataclasses.asdict(options)))
+    write_text(tmp_path / outputs.OPTIONS, json.dumps(dataclasses.asdict(options)))
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert_refused(words, worker_pool.ask, process, {"part": [1, 0]}, str(tmp_path))
     with contextlib.suppress(BrokenPipeError):

@@ -121,10 +121,10 @@ def test_only_an_equal_vocabulary_is_replaced(tmp_path):
     first, *changed = (VocabularyOptions([text], vocab_file=path, vocab_size=size) for path, size in flags)
     for _ in range(2):
         learning.learn_and_report(first)
-    for options in changed:
+    for options in [VocabularyOptions([text], first.vocab_file, vocab_size=55), *changed, changed[0]]:
         assert_refused(f"--vocab_file={options.vocab_file}", learning.learn_and_report, options)
-    assert [len(exact.load_vocab(first.vocab_file + end)) for end in ("", ".new")] == [60, 50]
-    assert not pathlib.Path(other + ".new").exists()
+    assert [len(exact.load_vocab(first.vocab_file + end)) for end in ("", ".new", ".new2")] == [60, 55, 50]
+    assert not [*tmp_path.glob("*.new3"), *tmp_path.glob("mine.txt.*")]
     assert pathlib.Path(other).read_text() == "my notes\n"
 
 
