@@ -5,6 +5,7 @@ In this library, a tensor's name is the path of its Keras variable in our models
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from official_bert.checkpoints.checkpoint import (
 )
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.layer_names import find_block_index
+from official_bert.modeling.layer_names import block, find_block_index
 
 if TYPE_CHECKING:
     import keras
@@ -48,11 +49,20 @@ def get_pretraining_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
 
     def build() -> dict[str, tuple[int, ...]]:
         with keras.StatelessScope(initialize_variables=False):
-            return {variable.path: tuple(variable.shape) for variable in build_pretraining_model(config).weights}
+            return {variable.path: tuple(variable.shape) for variable in build_pretraining_model(first_block).weights}
 
+    # All blocks have the same variables. Keras cannot build the hundreds of blocks that a damaged file may ask for.
+    first_block = dataclasses.replace(config, num_hidden_layers=1)
     # Keras would later create the values of the variables, unless the thread that built them has ended.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(build).result()
+        shapes = thread.submit(build).result()
+    groups = itertools.groupby(shapes, key=lambda path: find_block_index(path) is not None)
+    return {
+        path.replace(block(0), block(index), 1): shapes[path]
+        for is_block, paths in [(is_block, list(paths)) for is_block, paths in groups]
+        for index in range(config.num_hidden_layers if is_block else 1)
+        for path in paths
+    }
 
 
 def get_part_shapes(part: str, config: BertConfig, num_classes: int = 0) -> dict[str, tuple[int, ...]]:

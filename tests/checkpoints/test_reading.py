@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
-from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, read_refusal, sample, write_sample
+from official_bert.checkpoints.tensors import Naming, Source, look_up_name, read_weights
+from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, change_json, read_refusal, sample, write_sample
+from tests.make import refusal
 
 
 @pytest.mark.parametrize(("format_name", "tensor"), [
@@ -61,6 +63,8 @@ def test_missing_and_unexpected_tensors_and_heads_are_listed(tmp_path: pathlib.P
     message = read_refusal(tmp_path / "other")
     assert "2 missing: bert.encoder.layer.0.output.dense.bias, cls.predictions.bias" in message
     assert "1 unexpected: cls.predictions.more" in message
+    change_json(tmp_path / "other" / "config.json", num_hidden_layers=200)
+    assert f"{199 * 16 + 2:d} missing: bert.encoder.layer.0.output" in read_refusal(tmp_path / "other")
 
     write_sample("keras_hub", tmp_path / "preset")
     for name in ("checksums.json", "task.weights.h5"):
@@ -73,6 +77,14 @@ def test_missing_and_unexpected_tensors_and_heads_are_listed(tmp_path: pathlib.P
     path = tmp_path / "headless" / "config.json"
     path.write_text(path.read_text().replace("BertModel", "BertForMaskedLM"))
     assert re.search("BertForMaskedLM.*model.safetensors has no masked-LM head", read_refusal(tmp_path / "headless"))
+
+
+def test_formats_lack_some_variables_and_no_pattern_of_other_programs_hides_the_encoder():
+    assert look_up_name({"pooler": "dense"}, {"kernel": "/weight"}, "pooler/kernel") == "dense/weight"
+    assert look_up_name({"pooler": "dense"}, {"kernel": "/weight"}, "pooler/scale") is None
+    source, naming = Source("file", {}, {}.__getitem__), Naming(str, foreign={"of other programs": ".*"})
+    message = refusal(read_weights, LoadedModel(SAMPLE_CONFIG, {}), source, naming, LoadOverrides())
+    assert "word_embeddings/embeddings" in message
 
 
 def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_path: pathlib.Path):
