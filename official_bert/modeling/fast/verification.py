@@ -23,6 +23,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.fast.model_parts import ModelParts, split_model
+from official_bert.modeling.heads import FirstPosition
 from official_bert.modeling.pretraining_model import build_pretraining_model
 
 Form = Callable[[ModelParts], Callable[..., Any]]  # from a model's parts to a function that computes its outputs
@@ -45,7 +46,7 @@ def is_faithful(form: Form, parts: ModelParts, *, first_position_only: bool = Fa
         parts: The model that the form is for. The form is checked on a small model of the same configuration. Without
             one, as in a model that Keras loaded, the result is False.
         first_position_only: Whether the form is for models that read only the first position. Such a form is compared
-            on the encoder's pooled output, others on the outputs of a pre-training model.
+            on the outputs of a dense layer, others on those of a pre-training model.
         training: Whether the form is for training, with dropout.
     """
     config: Any = getattr(parts.model.get_layer(layer_names.WORD_EMBEDDINGS), "bert_config", None)
@@ -94,7 +95,8 @@ def _run_functions_eagerly() -> Iterator[None]:
 def _build_model(config: BertConfig, packed: bool, first_position_only: bool) -> keras.Model:
     if first_position_only:
         encoder = build_encoder(config, seed=0)
-        model = keras.Model(encoder.input, encoder.output["pooled_output"])
+        first = FirstPosition(name=layer_names.FIRST_POSITION)(encoder.output["sequence_output"])
+        model = keras.Model(encoder.input, keras.layers.Dense(3)(first))
     else:
         model = build_pretraining_model(config, seed=0, packed=packed)
     rng = np.random.default_rng(0)

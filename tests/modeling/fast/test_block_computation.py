@@ -20,6 +20,8 @@ from official_bert.modeling.fast.compiled_blocks import compile_blocks
 from official_bert.modeling.fast.last_block import skip_unread_positions
 from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.head_input import HeadInput
+from official_bert.modeling.heads import FirstPosition
+from official_bert.modeling.layer_names import FIRST_POSITION
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.optimization.freezing import freeze
@@ -69,6 +71,12 @@ def classifier(config: BertConfig) -> keras.Model:
 
 def multiple_choice(config: BertConfig) -> keras.Model:
     return build_multiple_choice_model(build_encoder(config, seed=0), 3)
+
+
+def causal_first_position(config: BertConfig) -> keras.Model:
+    encoder = build_encoder(dataclasses.replace(config, causal_attention=True), seed=0)
+    first = FirstPosition(name=FIRST_POSITION)(encoder.output["sequence_output"])
+    return keras.Model(encoder.input, keras.layers.Dense(3)(first))
 
 
 def causal_tagger(config: BertConfig) -> keras.Model:
@@ -200,7 +208,7 @@ def test_the_other_blocks_may_be_computed_a_second_time(tiny_config: BertConfig)
     assert sorted(softmaxes) == [1, *[batch["input_ids"].shape[1]] * 4]
 
 
-@pytest.mark.parametrize("build", [classifier, multiple_choice])
+@pytest.mark.parametrize("build", [classifier, multiple_choice, causal_first_position])
 def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_config: BertConfig, build):
     model = randomize_weights(build(tiny_config), 0)
     batch = make_batch(model, tiny_config)

@@ -129,6 +129,13 @@ def test_an_edit_that_the_configuration_turns_on_is_found_while_a_function_is_tr
             assert bool(tf.function(compare, autograph=False)()) != is_edited
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_edit_that_affects_only_packed_rows_is_found(packed: bool, monkeypatch):
+    change_scores(monkeypatch, lambda layer, products: products * 1.01 if layer.packed else products)
+    parts = split_model(build_encoder(make.tiny_config(), packed=packed))
+    assert FORMS["compiled"](parts) != packed
+
+
 @pytest.mark.parametrize("is_faithful", [True, False])
 def test_models_and_pretraining_use_only_faithful_forms(is_faithful: bool, tiny_config: BertConfig, monkeypatch):
     monkeypatch.setattr(verification, "is_faithful", lambda *_, **__: is_faithful)
