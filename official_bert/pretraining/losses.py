@@ -120,7 +120,7 @@ def _compute_losses_and_errors(logits: tf.Tensor, bias: tf.Tensor | None, labels
 
     Returns:
         Losses [N], hits [N], softmax minus one-hot multiplied by the sum of exponentials [N, V], and the inverse of
-        this sum [N].
+        this sum [N]. In float16, softmax minus one-hot, and ones.
     """
     dtype, logits = logits.dtype, tf.cast(logits, tf.float32)
     if bias is not None:
@@ -136,6 +136,8 @@ def _compute_losses_and_errors(logits: tf.Tensor, bias: tf.Tensor | None, labels
     is_earlier = (logits == highest[:, None]) & (pieces < labels[:, None])
     hits = tf.cast((label_logits == highest) & ~tf.reduce_any(is_earlier, axis=1), tf.float32)
     errors = tf.tensor_scatter_nd_sub(exponentials, tf.stack([tf.range(tf.size(label)), label], axis=1), total)
+    if dtype == tf.float16:  # the sum, which may be as large as V, can exceed its greatest number, 65,504
+        errors, total = errors / total[:, None], tf.ones_like(total)
     return loss, hits, tf.cast(errors, dtype), 1.0 / total
 
 

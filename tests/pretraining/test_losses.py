@@ -47,6 +47,21 @@ def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(form
     assert np.isnan(losses.masked_lm_losses(values, labels, is_compiled)[0][1]).tolist() == [True, True, False]
 
 
+def test_gradients_in_float16_are_finite_for_any_vocabulary():
+    """The sum of exponentials, about 80,000, exceeds the greatest number of float16."""
+    rng = np.random.default_rng(0)
+    vectors, table, bias = (rng.normal(0, 0.1, shape) for shape in ((1, 2, 4), (119_547, 4), 119_547))
+    factors = [tf.constant(vectors, "float16"), tf.constant(table, "float32"), tf.constant(bias, "float32")]
+    with tf.GradientTape() as tape:
+        tape.watch(factors)
+        loss = tf.reduce_sum(losses.masked_lm_losses(FactoredLogits(*factors), np.array([[5, 119_546]], np.int32))[0])
+    found = tape.gradient(loss, factors)
+    errors = softmax(vectors[0] @ table.T + bias)
+    errors[[0, 1], [5, 119_546]] -= 1
+    for each, expected in zip(found, (errors @ table, errors.T @ vectors[0], errors.sum(axis=0)), strict=True):
+        np.testing.assert_allclose(np.reshape(each, expected.shape), expected, atol=1e-3)
+
+
 @pytest.mark.usefixtures("eager_steps")
 def test_losses_are_those_of_the_reference_and_records_of_zeros_count_for_nothing(tiny_config, record_files):
     pretrainer = pretrainer_for(tiny_config)
