@@ -70,7 +70,11 @@ def create_records(
     stacked = _stack(instances, config)
     # It marks the record files as this run's, until the manifest lists them.
     files.write_text(os.path.join(folder, outputs.OPTIONS), json.dumps(dataclasses.asdict(options)))
-    writer.write(stacked, options.output_file)
+    try:
+        writer.write(stacked, options.output_file)
+    except Exception:  # such as a full disk: no record file was replaced
+        files.remove_folder(options.work_folder)
+        raise
     if len(instances) < len(options.output_file):
         print(
             f"warning: {pluralize(len(instances), 'instance')} for {len(options.output_file)} files; some are empty",
