@@ -17,8 +17,9 @@ import tensorflow_text
 
 from official_bert.errors import UserError
 from official_bert.tokenization import character_tables as tables
-from official_bert.tokenization import exact, truncation
+from official_bert.tokenization import exact
 from official_bert.tokenization.added_tokens import make_pattern
+from official_bert.tokenization.truncation import row_positions
 
 _TOO_LONG = "a" * (exact.MAX_BYTES_PER_WORD + 1)  # the kernel returns [UNK] for it
 
@@ -177,7 +178,7 @@ class GraphTokenizer(tf.Module):
         """
         forms = properties // tables.FORM
         lengths = tf.gather(self._tables.form_lengths, forms)
-        origins, within = row_positions(lengths)  # [E]
+        origins, within = row_positions(lengths, tf)  # [E]
         positions = tf.gather(self._tables.form_starts, tf.gather(forms, origins)) + within  # in tables.codes
         letters = tf.gather(self._tables.codes, positions)
         letters = tf.where(letters == tables.ITSELF, tf.gather(codes, origins), letters)
@@ -308,14 +309,9 @@ def characters_between(texts: Any, rows: Any, starts: Any, ends: Any) -> Any:
     """
     decoded = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
     first = starts + tf.gather(tf.cast(decoded.row_splits, tf.int32), rows)
-    numbers, within = row_positions(ends - starts)
+    numbers, within = row_positions(ends - starts, tf)
     codes = tf.gather(decoded.values, tf.gather(first, numbers) + within)
     return tf.strings.unicode_encode(tf.RaggedTensor.from_row_lengths(codes, ends - starts, validate=False), "UTF-8")
-
-
-def row_positions(lengths: Any) -> tuple[Any, Any]:
-    """Returns the row and the position within the row of each element, as `truncation.row_positions` does."""
-    return truncation.row_positions(lengths, tf)
 
 
 def true_positions(mask: Any) -> Any:

@@ -11,8 +11,8 @@ import tensorflow as tf
 from official_bert.kinds.graph_inputs import Rows, span_texts
 from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
-from official_bert.tokenization.in_graph import Tokens, characters_between, row_positions, true_positions
-from official_bert.tokenization.truncation import Windows, assign_tokens, build_windows
+from official_bert.tokenization.in_graph import Tokens, characters_between, true_positions
+from official_bert.tokenization.truncation import Windows, assign_tokens, build_windows, row_positions
 
 
 class _Contexts(NamedTuple):
@@ -110,7 +110,7 @@ class Graph(GraphModel):
         n_best = self.spec.n_best_size
         start_logits, end_logits = logits[..., 0], logits[..., 1]
         splits = tf.cast(contexts.tokens.ids.row_splits, tf.int32)
-        rows, positions = row_positions(windows.lengths)
+        rows, positions = row_positions(windows.lengths, tf)
         first_tokens = tf.gather(splits, windows.texts) + windows.starts  # [R], in the tokens of all contexts
         tokens = tf.gather(first_tokens, rows) + positions
         owners = assign_tokens(first_tokens, windows.lengths, splits[-1], tf)

@@ -11,8 +11,8 @@ import tensorflow as tf
 from official_bert.kinds.graph_inputs import Rows, TokenSpans, build_word_windows
 from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.tagging.spec import TaggingSpec
-from official_bert.tokenization.in_graph import Tokens, characters_between, row_positions, true_positions
-from official_bert.tokenization.truncation import Windows, assign_tokens
+from official_bert.tokenization.in_graph import Tokens, characters_between, true_positions
+from official_bert.tokenization.truncation import Windows, assign_tokens, row_positions
 
 
 class _Words(NamedTuple):
@@ -79,7 +79,7 @@ def _word_probabilities(logits: Any, windows: Windows, words: _Words) -> Any:
 
     The logits are read at the word's first token, in the window with the most context around this token.
     """
-    rows, number = row_positions(words.end_in_window - words.first_in_window)
+    rows, number = row_positions(words.end_in_window - words.first_in_window, tf)
     indices = tf.gather(words.first_in_window, rows) + number
     window_starts = tf.gather(words.starts, words.first_in_window)
     positions = tf.gather(words.starts, indices) - tf.gather(window_starts, rows)
