@@ -117,7 +117,7 @@ def test_each_length_of_a_tpu_is_compiled_once(compiled_lengths: tuple[int, ...]
 
 WITHOUT_HEAD_DROPOUT = """
 from official_bert.kinds.classification.model import build_classifier
-build_classifier.__defaults__ = (0.0, None)
+build_classifier.__defaults__ = (0.0, *build_classifier.__defaults__[1:])
 from official_bert.commands import FINETUNE
 FINETUNE.run()
 """
