@@ -37,7 +37,8 @@ class EditedConfig(BertConfig):
 
 
 def make_parts(**changes: bool) -> ModelParts | None:
-    return split_model(build_encoder(EditedConfig(**make.tiny_config().to_dict(), **changes)))
+    config = make.tiny_config(num_attention_heads=4)
+    return split_model(build_encoder(EditedConfig(**config.to_dict(), **changes)))
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +96,16 @@ def add_weight_in_function(patch: pytest.MonkeyPatch) -> None:
     change_function(patch, lambda layer, products: products * layer.extra)
 
 
+def require_heads(patch: pytest.MonkeyPatch) -> None:
+    """Patches the block so that it cannot be built with the number of heads of the small model."""
+
+    def build(self: Any, shapes: Any) -> None:
+        if self.num_heads % 4:
+            raise ValueError("the number of heads is not a multiple of 4")
+
+    patch.setattr(AttentionProbabilities, "build", build)
+
+
 def add_layer(patch: pytest.MonkeyPatch) -> None:
     original = encoder_block.encoder_block
 
@@ -113,6 +124,7 @@ def add_layer(patch: pytest.MonkeyPatch) -> None:
     (add_weight_in_function, {"compiled": False, "flat": True}),  # the flat form calls the function outside of XLA
     (functools.partial(change_function, change=lambda _, products: products * 2), {"flat": True}),
     (add_layer, {"flat": False}),
+    (require_heads, {"flat": False}),
 ])  # fmt: skip
 def test_forms_that_would_miss_an_edit_of_the_block_are_not_used(edit, expected, monkeypatch, capsys):
     edit(monkeypatch)
