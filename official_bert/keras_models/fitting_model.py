@@ -60,6 +60,7 @@ class FittingModel(StepModel):
     _saved_compile_config: dict[str, Any] | None = None  # configuration in the file that the model was loaded from
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
+    _traced_weights: tuple[int, ...] = ()  # the ids of the weights that fit and evaluate have been traced with
 
     __call__ = _for_ids_only("__call__")
     train_on_batch = _for_ids_only("train_on_batch")
@@ -155,6 +156,10 @@ class FittingModel(StepModel):
     def _compile_if_needed(self) -> None:
         if not self.compiled or self.loss is None:  # Keras sets `compiled` for every file with a compile configuration.
             (self._compile_again or self.compile)()
+        weights = tuple(map(id, self.weights))
+        if weights != self._traced_weights:  # Layers have new variables, such as those of LoRA.
+            self.train_function = self.test_function = None
+            self._traced_weights = weights
 
     def _start_optimizer(self, num_steps: int, is_continued: bool) -> None:
         """Restarts BERT's optimizer and its schedule. Does nothing if the user compiled another optimizer.

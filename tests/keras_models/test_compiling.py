@@ -70,9 +70,15 @@ def test_the_command_and_fit_take_the_same_steps():
     assert_equal_weights(model, command.model, atol=1e-6)
 
 
-def test_a_model_that_has_not_learned_can_be_evaluated():
+def test_a_model_that_has_not_learned_can_be_evaluated_also_after_low_rank_updates():
     verification._verify.cache_clear()  # a form is verified when a step that uses it is first traced
-    assert np.isfinite(build().evaluate(TEXTS, LABELS, verbose=0)).all()
+    model = build()
+    before, pooler = model.evaluate(TEXTS, LABELS, verbose=0), model.get_layer("pooler")
+    pooler.enable_lora(2)
+    pooler.lora_kernel_b.assign(np.ones(pooler.lora_kernel_b.shape))
+    after = model.evaluate(TEXTS, LABELS, verbose=0)
+    assert np.isfinite([before, after]).all()
+    assert after[0] != before[0]
 
 
 def test_what_is_split_off_is_evaluated_and_not_learned():
