@@ -1,6 +1,6 @@
-"""FittingModel: the part of TextModel that compiles, trains and evaluates on text.
+"""FittingModel: adds compile, fit and evaluate to TextModel, with steps for any number of replicas.
 
-B batch size
+B batch size, or rows of one replica
 """
 
 import dataclasses
@@ -12,18 +12,31 @@ import keras
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.finetuning.loss_share import (
+    LossShare,
+    check_losses_per_row,
+    find_real_rows,
+    make_loss_share,
+    multiply_weights,
+)
+from official_bert.finetuning.training_step import TrainingStep
 from official_bert.keras_models import compiling, data_errors
 from official_bert.keras_models.best_model import select_best_model
 from official_bert.keras_models.compiling import BertOptimizerSettings
 from official_bert.keras_models.fit_arguments import check_count, check_split, count_steps
 from official_bert.keras_models.inputs import EpochCounter, Examples, Inputs
-from official_bert.keras_models.steps import StepModel
-from official_bert.kinds import class_labels, scores
+from official_bert.keras_models.learned_labels import learn_labels
+from official_bert.keras_models.losses_and_metrics import check_labels
+from official_bert.keras_models.steps import add_axis, run_on_replicas, uses_own_loop
+from official_bert.keras_models.text_model import TextModel
+from official_bert.kinds import scores
 from official_bert.kinds.input_adapters import are_ids
 from official_bert.optimization import distribution
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.training.forward_pass import make_forward_pass
+from official_bert.training.replica_step import all_reduce_sum
 
 _OPTIMIZER_OF_FIT = "bert_optimizer_of_fit"  # name of BERT's optimizer in a saved model's configuration
 _OPTIMIZER_SETTINGS = "bert_optimizer"  # key of its settings there
@@ -49,13 +62,18 @@ def _for_ids_only(name: str) -> Any:
     return method
 
 
-class FittingModel(StepModel):
+class FittingModel(TextModel):
     """A Keras model whose fit and evaluate accept text.
 
     fit uses the same training step as the finetune command (see finetuning.training_step). Under a distribution
     strategy, a step has the same result as on one device with the same batch.
     """
 
+    train_function: Any
+    test_function: Any
+    _training_step: TrainingStep | None = None
+    # Whether metrics are multiplied by the user's sample weights. Padding rows always have weight 0.
+    _weighs_metrics = False
     _compile_again: Callable[[], None] | None = None  # repeats the last call of compile, or that of a saved model
     _saved_compile_config: dict[str, Any] | None = None  # configuration in the file that the model was loaded from
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
@@ -191,58 +209,10 @@ class FittingModel(StepModel):
     def _create_inputs(self, verbose: Any = "auto") -> Inputs:
         return Inputs(self, prints_notes=bool(verbose))
 
-    def _learn_labels(self, x: Any, y: Any, verbose: Any) -> None:
-        """If the model was created without labels, gives it the labels in `y` and a new last layer for them.
-
-        All other layers stay, with the user's changes. The model must be compiled again.
-
-        Args:
-            x: Argument of fit.
-            y: Argument of fit.
-            verbose: Whether to print the labels.
-
-        Raises:
-            UserError: If the labels are not names or numbers in a list, or too few, or the model was quantized.
-        """
-        if not self._has_unknown_labels:
-            return
-        if y is None or are_ids(x):
-            raise UserError(
-                "fit can only learn the labels from lists of texts and labels; create the model with labels=[...]"
-            )
-        labels = class_labels.learn_label_names(y)
-        class_labels.check_label_names(labels, 2 if self.spec.is_single_label else 1, {})
-        last = self.outputs[0]._keras_history.operation
-        if self.get_config()["quantization"] or last is not self.get_layer("logits"):
-            raise UserError(
-                f"{self.name} is quantized, or has layers after its logits; to fit it, create it with labels=[...]"
-            )
-        self.spec, self.compiled = self._replace_labels(tuple(labels)), False
-        with self.distribute_strategy.scope():
-            self._replace_classes(len(labels))
-        if verbose:
-            print(f"note: learned the labels {', '.join(labels)} from y")
-
     def _replace_labels(self, labels: tuple[str, ...]) -> Any:
         """Returns the spec with these labels."""
         replaced: dict[str, Any] = {"labels": labels}
         return dataclasses.replace(self.spec, **replaced)
-
-    def _replace_classes(self, num_classes: int) -> None:
-        """Replaces the last dense layer by a new one with the same settings for `num_classes` classes."""
-        logits = self.get_layer("logits")
-        dense = logits.input._keras_history.operation
-        x = dense.input
-        for old in (dense, logits):
-            units = {"units": num_classes} if old is dense else {}
-            new = type(old).from_config(old.get_config() | units)
-            x = new(x)
-            for variable, old_variable in zip(new.variables, old.variables, strict=True):
-                variable.regularizer, variable.constraint = old_variable.regularizer, old_variable.constraint
-            self._tracker.replace_tracked_value("layers", old, new)
-        # What keras.Function adds to an operation is the graph of a functional model.
-        graph = vars(keras.Function(self.input, x))
-        self.__dict__.update({name: graph[name] for name in graph.keys() - vars(keras.Operation()).keys()})
 
     def fit(
         self,
@@ -308,7 +278,8 @@ class FittingModel(StepModel):
         validation_split = check_split(validation_split, validation_data)
         batch_size = check_count(batch_size, "batch_size", 32)
         held_out_batch_size = check_count(validation_batch_size, "validation_batch_size", batch_size)
-        self._learn_labels(x, y, verbose)
+        if self._has_unknown_labels:
+            learn_labels(self, x, y, verbose)
         self._predictor = None  # Layers may have changed since it was traced.
         self._compile_if_needed()
         compiling.check_precision(self.optimizer, self._policy_name)
@@ -422,6 +393,111 @@ class FittingModel(StepModel):
         if confusion_matrix:
             added["confusion_matrix"] = scores.confusions(spec.labels or (), spec.outcomes(predictions, examples))
         return added
+
+    # Steps. Keras' own steps average the means of the replicas, which is wrong if replicas have different numbers of
+    # examples.
+
+    def _learner(self) -> keras.Model:
+        """Returns the model that fit trains. It shares the weights of this model, and is usually this model."""
+        return self
+
+    @property
+    def _pads_rows(self) -> bool:
+        """Whether batches are filled up with padding rows.
+
+        They are needed where all replicas and micro-batches must have the same number of rows.
+        """
+        return self._micro_batches > 1 or uses_own_loop(self.distribute_strategy)
+
+    def make_train_function(self, force: bool = False) -> None:
+        if self.train_function is not None and not force:
+            return
+        strategy = self.distribute_strategy
+        is_compiled = bool(self.jit_compile) or distribution.needs_static_shapes(strategy)
+        with strategy.scope():
+            self._training_step = TrainingStep(
+                self._learner(), self.optimizer, self._loss_share(self._micro_batches), seed=self.seed,
+                micro_batches=self._micro_batches, rematerialize=self.rematerialize, is_compiled=is_compiled,
+            )  # fmt: skip
+        if uses_own_loop(strategy):
+            self.train_function = run_on_replicas(self, self.train_step)
+        else:
+            super().make_train_function(force=True)
+
+    def make_test_function(self, force: bool = False) -> None:
+        if not uses_own_loop(self.distribute_strategy):
+            super().make_test_function(force)
+        elif self.test_function is None or force:
+            self.test_function = run_on_replicas(self, self.test_step)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Takes a training step on one replica's part of a batch, and returns the metrics and their current values.
+
+        Args:
+            data: A tuple of inputs, targets and optional sample weights.
+        """
+        assert self._training_step is not None
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        logs: dict[str, Any] = {}  # From an overridden compute_metrics. A loop of micro-batches cannot return it.
+
+        def update_metrics(*batch: Any) -> None:
+            logs.update(self._update_metrics(*batch))
+
+        on_outputs = self._update_metrics if self._micro_batches > 1 else update_metrics
+        loss, count = self._training_step(x, y, weights, on_outputs)
+        return {**logs, **self._update_loss(loss, count)}
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        """Evaluates one replica's part of a batch, and returns the metrics and their current values. See train_step."""
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        outputs, loss = make_forward_pass(self._learner())(x, training=False), self._loss_share()
+        count = all_reduce_sum(loss.count(x, y))
+        share = loss.share(x, y, outputs, weights, count)
+        logs = self._update_metrics(x, y, outputs, weights)
+        return {**logs, **self._update_loss(all_reduce_sum(share), count)}
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *arguments: Any, **settings: Any) -> Any:
+        check_labels(self.loss, self.spec, y, y_pred)
+        return super().compute_loss(x, y, y_pred, *arguments, **settings)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        check_labels(self.loss, self.spec, y, y_pred)
+        metrics: dict[str, Any] = super().compute_metrics(x, y, y_pred, sample_weight)
+        return metrics
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        strategy = self.distribute_strategy
+        if iterator is not None and uses_own_loop(strategy):
+            # The first batch of one replica. Keras would average the ids of all replicas.
+            first = next(batches for _, _, batches in iterator)
+            data_batch = tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], next(first))
+            iterator = None
+        super()._maybe_symbolic_build(iterator, data_batch)
+
+    def _loss_share(self, micro_batches: int = 1) -> LossShare:
+        def mean_loss(inputs: Any, targets: Any, outputs: Any, weights: Any) -> Any:
+            targets, outputs = add_axis(targets, outputs)
+            if self._pads_rows:
+                check_losses_per_row(self.loss, targets, outputs)
+            return self.compute_loss(inputs, targets, outputs, weights)
+
+        return make_loss_share(self.loss, mean_loss, is_whole=not self._pads_rows, micro_batches=micro_batches)
+
+    def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> dict[str, Any]:
+        if self._pads_rows:
+            weights = multiply_weights(find_real_rows(x), weights if self._weighs_metrics else None, y, outputs)
+        elif weights is not None and isinstance(y, dict) and not isinstance(weights, dict):
+            weights = dict.fromkeys(y, weights)
+        y, outputs = add_axis(y, outputs)
+        logs: dict[str, Any] = self.compute_metrics(x, y, outputs, weights)
+        return logs
+
+    def _update_loss(self, loss: Any, count: Any) -> dict[str, Any]:
+        """Updates the loss metric, a mean over all examples (or tags) so far. Returns the values of all metrics."""
+        # A user's metric of this name comes later.
+        tracker = next(metric for metric in self.metrics if metric.name == "loss")
+        tracker.update_state(loss, sample_weight=count / self.distribute_strategy.num_replicas_in_sync)
+        return self.get_metrics_result()
 
 
 def _to_list(callbacks: Any) -> list[Any]:

@@ -16,7 +16,8 @@ from official_bert.finetuning import batches
 from official_bert.keras_models import data_sets
 from official_bert.keras_models.fit_arguments import NO_EXAMPLES, count_kept
 from official_bert.keras_models.losses_and_metrics import reads_one_hot
-from official_bert.keras_models.steps import StepModel, uses_own_loop
+from official_bert.keras_models.steps import uses_own_loop
+from official_bert.keras_models.text_model import TextModel
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, MULTIPLE, TEXTS, Array, Features, row_lengths
 from official_bert.kinds.input_adapters import format_value
@@ -71,7 +72,7 @@ class Inputs:
         spec: The spec of the model's task, which parses examples and labels.
     """
 
-    def __init__(self, model: StepModel, prints_notes: bool = True) -> None:
+    def __init__(self, model: TextModel, prints_notes: bool = True) -> None:
         self.epoch, self.spec = 0, model.spec
         self._model, self._prints_notes = model, prints_notes
         # Whether class labels are converted to one-hot rows (True) or to indices (False), or left as they are (None).

@@ -16,7 +16,7 @@ from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.errors import UserError
 from official_bert.inference import fill_mask
 from official_bert.inference.fill_mask import Candidate
-from official_bert.keras_models.text_model import TextModel
+from official_bert.keras_models.fitting_model import FittingModel
 from official_bert.kinds import input_adapters, text_spec
 from official_bert.kinds.features import NO_LABEL, Array, Features
 from official_bert.kinds.losses import TagAccuracy, TaggingLoss
@@ -84,7 +84,7 @@ class Model(KindModel[MaskedLMSpec]):
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class MaskedLM(TextModel):
+class MaskedLM(FittingModel):
     """A masked language model (paper, section 3.1, task 1), without the next-sentence objective.
 
     x contains texts. predict returns the most probable word pieces for each [MASK] in a text. fit needs no labels: it

@@ -8,13 +8,13 @@ from typing import Any
 
 import keras
 
-from official_bert.keras_models.text_model import TextModel
+from official_bert.keras_models.fitting_model import FittingModel
 from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec, choose_endings
 from official_bert.modeling.config import BertConfig
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class MultipleChoice(TextModel):
+class MultipleChoice(FittingModel):
     """Selects one of four endings of a text (SWAG; paper, section 4.4).
 
     x is a tuple of prompts and of lists of four endings, or a list of (prompt, endings) pairs. y contains the index

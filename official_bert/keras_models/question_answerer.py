@@ -5,13 +5,13 @@ from typing import Any
 
 import keras
 
-from official_bert.keras_models.text_model import TextModel
+from official_bert.keras_models.fitting_model import FittingModel
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec, TextAnswer
 from official_bert.modeling.config import BertConfig
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class QuestionAnswerer(TextModel):
+class QuestionAnswerer(FittingModel):
     """Extractive question answering: the answer is a part of the context (SQuAD; paper, sections 4.2 and 4.3).
 
     x is a tuple of questions and contexts, or a list of (question, context) rows. y contains answers: a text from the

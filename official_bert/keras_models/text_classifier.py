@@ -12,7 +12,7 @@ import keras
 
 from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
-from official_bert.keras_models.text_model import TextModel
+from official_bert.keras_models.fitting_model import FittingModel
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import NO_ANSWER, ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
@@ -22,7 +22,7 @@ from official_bert.modeling.config import BertConfig
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class TextClassifier(TextModel):
+class TextClassifier(FittingModel):
     """Classifies texts or text pairs (paper, section 4.1).
 
     x contains texts. For pairs, x is a tuple of two lists of texts, or a list of (text, text) rows. y contains class

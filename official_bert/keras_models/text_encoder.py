@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from official_bert.keras_models.text_model import TextModel
+from official_bert.keras_models.fitting_model import FittingModel
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import RANKING
 from official_bert.kinds.vectors.model import VectorLoss
@@ -18,7 +18,7 @@ from official_bert.modeling.config import BertConfig
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class TextEncoder(TextModel):
+class TextEncoder(FittingModel):
     """An encoder that returns one vector per text.
 
     x contains texts, or pairs written as "first ||| second". predict returns float32 [B, H]. If `layers` has L

@@ -8,13 +8,13 @@ from typing import Any
 
 import keras
 
-from official_bert.keras_models.text_model import TextModel
+from official_bert.keras_models.fitting_model import FittingModel
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.modeling.config import BertConfig
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class TextRegressor(TextModel):
+class TextRegressor(FittingModel):
     """Predicts a number for each text or text pair, such as the similarity in STS-B.
 
     x contains texts. For pairs, x is a tuple of two lists of texts, or a list of (text, text) rows. y contains numbers.

@@ -6,14 +6,14 @@ from typing import Any
 import keras
 
 from official_bert.keras_models.data_sets import read_texts
-from official_bert.keras_models.text_model import TextModel
+from official_bert.keras_models.fitting_model import FittingModel
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.tagging.spec import Sentence, Span, TaggingSpec, join_words, split_text
 from official_bert.modeling.config import BertConfig
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class TokenTagger(TextModel):
+class TokenTagger(FittingModel):
     """Predicts a tag for each word, such as named entities or parts of speech (paper, section 5.3).
 
     x contains sentences, each a list of words or a text with spaces between words. y contains a list of tags for each

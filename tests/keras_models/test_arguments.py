@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import official_bert
+from official_bert.keras_models.learned_labels import learn_labels
 from official_bert.kinds import class_labels
 from tests.keras_models.test_saving import MODELS
 from tests.make import VOCAB, assert_refused, tiny_config
@@ -46,7 +47,7 @@ def test_attributes_and_changed_layers_are_kept_when_labels_are_learned():
     model.extra, encoder = model.extra + 1, model.backbone
     model.get_layer("layer_0_intermediate").enable_lora(2)
     model.get_layer("sequence_classifier").kernel.regularizer = keras.regularizers.L2(0.1)
-    model._learn_labels(TEXTS, ["a", "b", "c", "b"], verbose=0)
+    learn_labels(model, TEXTS, ["a", "b", "c", "b"], verbose=0)
     is_lora = model.get_layer("layer_0_intermediate").lora_enabled
     assert (model.extra, model.backbone, model.output_shape, is_lora) == (3, encoder, (None, 3), True)
     assert model.losses
@@ -102,7 +103,7 @@ def test_tags_and_several_labels_are_learned_too():
     tagger.fit(["the cat", "a dog"], [["I", "B"], ["I", "O"]], verbose=0)
     assert_refused("positive_weights .* 3 labels", several.fit, TEXTS[:2], [["O", "B"], ["I"]])
     several.thresholds = [0.5, 0.6]
-    several._learn_labels(TEXTS[:2], [["O", "B"], ["O"]], verbose=0)  # without compile
+    learn_labels(several, TEXTS[:2], [["O", "B"], ["O"]], verbose=0)  # without compile
     assert (tagger.labels, several.labels) == (("B", "I", "O"), ("B", "O"))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import official_bert
-from official_bert.keras_models import base_model
+from official_bert.keras_models import text_model
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.tokenization import exact
 from official_bert.tokenization.casing import (
@@ -68,7 +68,7 @@ def test_other_vocabularies_show_their_casing(pieces, is_uncased):
 def test_keras_models_take_the_casing_of_their_vocabulary(monkeypatch):
     vocab = "\n".join("The" if word == "the" else word.upper() for word in WORDS)
     parsed = []
-    for module in (exact, base_model):
+    for module in (exact, text_model):
         monkeypatch.setattr(module, "parse_vocab", lambda text: parsed.append(text) or parse_vocab(text))
     assert official_bert.TextEncoder(tiny_config(), vocab).casing == CASED
     assert parsed == [vocab]  # once
