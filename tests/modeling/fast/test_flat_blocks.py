@@ -16,7 +16,7 @@ FEATURES = random_features(3, 11)
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"causal_attention": True}, {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_hidden_layers": 1}]
+    "changes", [{"causal_attention": True}, {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_hidden_layers": 1}]
 )
 def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
     encoder = scattered(build_encoder(dataclasses.replace(CONFIG, **changes), return_all_layers=True, seed=1))
