@@ -195,16 +195,14 @@ def predict_with_export(case: Model, export: pathlib.Path, folder: pathlib.Path)
     return _read_lines(answers)
 
 
-def fit_and_answer(name: str, folder: pathlib.Path, saves: bool = True) -> dict[str, Any]:
-    """Trains a model in the folder of `write_files`, and saves, loads and exports it if `saves` is True.
+def fit_and_answer(name: str, folder: pathlib.Path) -> dict[str, Any]:
+    """Trains, saves, loads and exports a model in the folder of `write_files`.
 
     Returns its losses and answers.
     """
     case = MODELS[name]
     model = build(case, folder)
     results: dict[str, Any] = {"fit": fit(model, case), "predict": to_json(model.predict(case.asked))}
-    if not saves:
-        return results
     model.save(folder / f"{name}.keras")
     loaded = type(model).load(str(folder / f"{name}.keras"))
     results["fit after loading"] = fit(loaded, case, EPOCHS, EPOCHS + 1)

@@ -5,22 +5,13 @@ import pathlib
 import numpy as np
 import pytest
 
+from tests.conftest import slow_after
 from tests.golden import make_answers_and_losses
 from tests.golden.comparison import assert_alike, golden
 from tests.golden.make_answers_and_losses import MODELS, RUNS
 
-# Models trained by the fast tests. The slow tests train all of them.
-FIT_FAST = ("classifier", "answerer", "encoder")
-COMMAND_FAST = ("classification", "squad_v2")
 # Export outputs that `predict` also returns, by class.
 OUTPUTS = {"TextClassifier": "probabilities", "TextRegressor": "value", "MultipleChoice": "probabilities"}
-
-
-@pytest.mark.parametrize("name", FIT_FAST)
-def test_fit_has_the_stored_losses_and_answers(name: str, tmp_path: pathlib.Path):
-    make_answers_and_losses.write_files(tmp_path)
-    found = make_answers_and_losses.fit_and_answer(name, tmp_path, saves=False)
-    assert_alike(found, {each: golden("fit.json")[name][each] for each in found})
 
 
 @pytest.mark.slow
@@ -34,9 +25,7 @@ def test_fit_saving_and_export_have_the_stored_losses_and_answers(name: str, tmp
         np.testing.assert_allclose([answer[output] for answer in found["export"]], found["predict"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [
-    name if name in COMMAND_FAST else pytest.param(name, marks=pytest.mark.slow) for name in RUNS
-])  # fmt: skip
+@pytest.mark.parametrize("name", slow_after(1, RUNS))
 def test_the_command_loses_and_answers_as_stored(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     make_answers_and_losses.write_files(tmp_path)
