@@ -38,12 +38,12 @@ def test_updates_equal_the_published_rule_over_several_steps(
     rng = np.random.default_rng(0)
     with keras.name_scope("layer"):
         variables = [keras.Variable(rng.normal(0, 0.1, shape), dtype="float32", name=path) for path, shape in SHAPES]
-    optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 8, 3), **settings, **numbers)
-    reference = reference_class(1e-2, 8, 3, **numbers)
+    optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 5, 2), **settings, **numbers)
+    reference = reference_class(1e-2, 5, 2, **numbers)
     optimizer.build(variables)
     optimizer.uses_kernel = by_kernel
     weights = {variable.path: np.asarray(variable, np.float64) for variable in variables}
-    for _ in range(9):
+    for _ in range(6):
         gradients = {path: rng.normal(0, scale, value.shape) for path, value in weights.items()}
         optimizer.apply([tf.constant(gradients[each.path], tf.float32) for each in variables], variables)
         weights = reference.apply(weights, gradients)
@@ -164,7 +164,7 @@ def test_keras_fit_uses_the_same_update():
         loss = tf.reduce_mean(tf.square(model(x) - y))
     arrays = [np.asarray(gradient, np.float64) for gradient in tape.gradient(loss, model.variables)]
     expected = ReferenceAdamW(0.1, 10, 0).apply(before, dict(zip(before, arrays, strict=True)))
-    model.compile(BertAdamW(WarmupPolynomialDecay(0.1, 10)), loss="mse")
+    model.compile(BertAdamW(WarmupPolynomialDecay(0.1, 10)), loss="mse", run_eagerly=True)
     model.fit(x, y, batch_size=4, epochs=1, verbose=0)
     for variable in model.variables:
         np.testing.assert_allclose(variable, expected[variable.path], rtol=1e-5, atol=1e-6)
