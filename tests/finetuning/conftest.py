@@ -53,13 +53,25 @@ def options(tmp_path: pathlib.Path) -> Options:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> types.SimpleNamespace:
-    """A finished run that no test changes: its options, scores, printed lines and number of predicted parts."""
-    options, printed, predicted = make_options(tmp_path_factory.mktemp("trained")), io.StringIO(), []
-    compute = KerasRunner.compute_outputs
+    """A finished run that no test changes: its options, scores, printed lines and number of predicted parts.
+
+    `killed` is a copy of its folder from the third epoch, after the scores were logged and before the checkpoint.
+    """
+    folder = tmp_path_factory.mktemp("trained")
+    options, printed, predicted, killed = make_options(folder), io.StringIO(), [], folder / "killed"
+    compute, original = KerasRunner.compute_outputs, trainer.Trainer.train
+
+    def train(self, features, first, *rest):
+        if first == 12:
+            shutil.copytree(options.output_dir, killed)
+        return original(self, features, first, *rest)
+
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(trainer.Trainer, "train", train)
         patch.setattr(KerasRunner, "compute_outputs", lambda *arguments: predicted.append(1) or compute(*arguments))
         scores = runner.run(options)
-    return types.SimpleNamespace(options=options, scores=scores, printed=printed.getvalue(), predicted=len(predicted))
+    found = {"printed": printed.getvalue(), "predicted": len(predicted), "killed": killed}
+    return types.SimpleNamespace(options=options, scores=scores, **found)
 
 
 @pytest.fixture
@@ -71,7 +83,8 @@ def copied(trained: types.SimpleNamespace, tmp_path: pathlib.Path) -> Options:
 
 @pytest.fixture
 def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs skip their training steps."""
+    """Runs skip their training steps, and predict without a graph, which is faster for a few rows."""
+    monkeypatch.setattr(KerasRunner, "_traced_forward", KerasRunner._forward_on_all_replicas)
 
     def train(self, features, first, last, *rest):
         self.seconds += 1.0

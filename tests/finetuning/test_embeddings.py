@@ -37,7 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         vocab_file=write_text(folder / "vocab.txt", VOCAB), do_lower_case=True, do_train=True, do_eval=True,
         do_predict=True, random_seed=7, num_train_epochs=2.0, train_batch_size=4, learning_rate=1e-2, max_seq_length=16,
     )  # fmt: skip
-    assert set(runner.run(options)["dev"]) >= {"accuracy_at_1", "recall_at_10", "mrr", "mrr_of_4"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tensorflow.function", lambda function, **_: function)  # a few steps are faster without a graph
+        assert set(runner.run(options)["dev"]) >= {"accuracy_at_1", "recall_at_10", "mrr", "mrr_of_4"}
     return folder
 
 

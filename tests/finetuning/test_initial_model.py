@@ -18,7 +18,7 @@ from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.modeling.head_input import HeadInput
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
-from tests.make import refusal, tiny_config, write_text, write_vocab
+from tests.make import build_text_model, refusal, tiny_config, write_text, write_vocab
 
 CONFIG = tiny_config(num_hidden_layers=1)
 
@@ -43,11 +43,12 @@ def write_classifier(folder: pathlib.Path, part: str = SEQUENCE_CLASSIFIER, labe
     return str(folder)
 
 
-@pytest.fixture
-def fine_tuned(vocab_file: str, tmp_path: pathlib.Path) -> str:
-    model = TextClassifier.from_checkpoint(CONFIG, labels=["a", "b", "c"], vocab_file=vocab_file)
-    model.save_checkpoint(str(tmp_path / "fine-tuned"))
-    return str(tmp_path / "fine-tuned")
+@pytest.fixture(scope="module")
+def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a classifier. Tests must not change it."""
+    folder = tmp_path_factory.mktemp("classifier") / "fine-tuned"
+    build_text_model(config=CONFIG, labels=["a", "b", "c"]).save_checkpoint(str(folder))
+    return str(folder)
 
 
 _SWAPPED = [*WORDS[:10], WORDS[11], WORDS[10], *WORDS[12:]]

@@ -16,6 +16,7 @@ def done(monkeypatch):
         return {"dev": {"accuracy": value, "mean_absolute_error": value}}
 
     monkeypatch.setattr(sweep, "run", run)
+    monkeypatch.setattr("keras.utils.clear_session", lambda: None)  # slow in a process with many objects
     return done
 
 
