@@ -22,15 +22,15 @@ TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and 
 LABELS = [0, 1, 0, 1] * 2
 
 
-@pytest.mark.parametrize(("optimizer", "expected"), [(None, official_bert.BertAdamW), ("sgd", keras.optimizers.SGD)])
-def test_a_loaded_model_that_is_saved_again_keeps_what_a_user_compiled(optimizer, expected, tmp_path):
+@pytest.mark.parametrize("optimizer", ["sgd", None])
+def test_a_loaded_model_that_is_saved_again_keeps_what_a_user_compiled(optimizer, tmp_path):
     model = build()
     model.compile(optimizer, metrics=[], learning_rate=1e-3, run_eagerly=True)
     for name in ("first.keras", "second.keras"):
         model.save(tmp_path / name)
         model = official_bert.TextClassifier.load(str(tmp_path / name))
     assert model.evaluate(TEXTS, LABELS, verbose=0, return_dict=True).keys() == {"loss"}
-    assert isinstance(model.optimizer, expected)
+    assert isinstance(model.optimizer, keras.optimizers.SGD if optimizer else official_bert.BertAdamW)
     assert float(model.optimizer.learning_rate) == pytest.approx(1e-2 if optimizer else 1e-3)
 
 
@@ -108,9 +108,11 @@ def test_training_that_goes_on_keeps_the_optimizer():
         assert int(model.optimizer.iterations) == steps
 
 
-def test_a_fit_of_other_variables_has_a_new_optimizer():
+def test_a_fit_of_other_variables_has_a_new_optimizer(monkeypatch):
     model, optimizers = build(), []
     model.compile(run_eagerly=True)
+    for step in ("train_step", "get_metrics_result"):
+        monkeypatch.setattr(model, step, lambda *data: {"loss": 0.0})
     for layer in ("position_embeddings", "position_embeddings", "word_embeddings"):
         model.freeze(layer)
         model.fit(TEXTS[:2], LABELS[:2], verbose=0)

@@ -9,7 +9,7 @@ import tensorflow as tf
 import official_bert
 from official_bert.keras_models.inputs import EpochCounter
 from official_bert.kinds.features import NO_LABEL
-from tests.conftest import WORDS
+from tests.conftest import WORDS, slow_after
 from tests.make import assert_refused, build_text_model, refusal, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
@@ -56,7 +56,7 @@ def test_weights_by_text_and_by_class_name_count(columns, class_weight, expected
     np.testing.assert_array_equal(batch[2], expected)
 
 
-@pytest.mark.parametrize("doc_stride", [None, 4])
+@pytest.mark.parametrize("doc_stride", slow_after(1, [4, None]))
 def test_cut_texts_of_a_data_set_are_counted(doc_stride, monkeypatch, capsys):
     model = build(pair=True, max_seq_length=12, doc_stride=doc_stride)
     for step in ("train_step", "test_step", "get_metrics_result"):  # the texts are counted before the steps
@@ -137,7 +137,10 @@ def test_methods_for_ids_refuse_texts(name: str, classifier):
 
 @pytest.fixture(scope="module")
 def traced() -> official_bert.TextClassifier:
-    return build(run_eagerly=False)
+    """A classifier whose steps are traced. Its training step reads the data, and does nothing with them."""
+    model = build(run_eagerly=False)
+    model.train_step = lambda data: {"loss": tf.zeros(())}
+    return model
 
 
 @pytest.mark.parametrize(("y", "weight", "message"), [
@@ -174,7 +177,8 @@ def test_labels_of_ids_are_checked(classifier, traced):
     ):  # fmt: skip
         for learn in (classifier.fit, classifier.evaluate):
             assert_refused(f"^{message}", learn, ids, y)
-    assert_refused("^a label is 7; .* from 0 to 1$", traced.fit, slices((ids, [0, 1, 7, 1], [1.0] * 4)).batch(2))
+    for learn in (classifier.fit, traced.evaluate):
+        assert_refused("^a label is 7; .* from 0 to 1$", learn, slices((ids, [0, 1, 7, 1], [1.0] * 4)).batch(2))
     wrong = {**ids, "input_ids": ids["input_ids"] + len(WORDS)}
     assert_refused(f"^x contains the id .*; expected numbers from 0 to {len(WORDS) - 1}$", classifier.predict, wrong)
     figures = [classifier.evaluate(ids, y, verbose=0) for y in (["bad", "good"] * 2, np.array([0, 1, 0, 1]))]
@@ -193,7 +197,7 @@ def test_a_data_set_with_other_keys_is_refused_with_those_that_it_has(classifier
     np.testing.assert_allclose(classifier.predict(selected), classifier.predict(TEXTS), atol=1e-6)
 
 
-@pytest.mark.parametrize("doc_stride", [None, 4])
+@pytest.mark.parametrize("doc_stride", slow_after(1, [4, None]))
 def test_a_data_set_with_the_key_text_is_read(doc_stride: int | None):
     model, data = build(doc_stride=doc_stride), slices(({"text": TEXTS}, LABELS)).batch(4)
     assert model.evaluate(data, verbose=0) == pytest.approx(model.evaluate(TEXTS, LABELS, verbose=0), rel=1e-5)

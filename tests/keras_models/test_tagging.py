@@ -11,7 +11,9 @@ from tests.make import build_text_model, tiny_config
 
 @pytest.fixture(scope="module")
 def tagger() -> official_bert.TokenTagger:
-    return build_text_model("TokenTagger", labels=["D", "N", "V"], max_seq_length=8)
+    model = build_text_model("TokenTagger", labels=["D", "N", "V"], max_seq_length=8)
+    model.compile(run_eagerly=True)
+    return model
 
 
 def token_losses(model, sentences, tags):
