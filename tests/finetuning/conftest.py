@@ -55,23 +55,23 @@ def options(tmp_path: pathlib.Path) -> Options:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> types.SimpleNamespace:
     """A finished run that no test changes: its options, scores, printed lines and number of predicted parts.
 
-    `killed` is a copy of its folder from the third epoch, after the scores were logged and before the checkpoint.
+    The folder "killed" beside its own is a copy from the third epoch, after the scores were logged and before the
+    checkpoint.
     """
     folder = tmp_path_factory.mktemp("trained")
-    options, printed, predicted, killed = make_options(folder), io.StringIO(), [], folder / "killed"
+    options, printed, predicted = make_options(folder), io.StringIO(), []
     compute, original = KerasRunner.compute_outputs, trainer.Trainer.train
 
     def train(self, features, first, *rest):
         if first == 12:
-            shutil.copytree(options.output_dir, killed)
+            shutil.copytree(options.output_dir, folder / "killed")
         return original(self, features, first, *rest)
 
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(trainer.Trainer, "train", train)
         patch.setattr(KerasRunner, "compute_outputs", lambda *arguments: predicted.append(1) or compute(*arguments))
         scores = runner.run(options)
-    found = {"printed": printed.getvalue(), "predicted": len(predicted), "killed": killed}
-    return types.SimpleNamespace(options=options, scores=scores, **found)
+    return types.SimpleNamespace(options=options, scores=scores, printed=printed.getvalue(), predicted=len(predicted))
 
 
 @pytest.fixture

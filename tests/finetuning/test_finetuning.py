@@ -83,7 +83,7 @@ def test_a_run_learns_and_writes_its_model_scores_predictions_and_logs(trained):
 
 
 def test_a_run_that_was_killed_ends_with_the_same_weights(trained, tmp_path, capsys):
-    folder = shutil.copytree(trained.killed, tmp_path / "run")
+    folder = shutil.copytree(pathlib.Path(trained.options.output_dir).with_name("killed"), tmp_path / "run")
     other, log, state = change(trained.options, output_dir=str(folder)), folder / "eval.jsonl", folder / "checkpoints"
     content = log.read_text()
     log.write_text(content[: content.index("\n") + 1])

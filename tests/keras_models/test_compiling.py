@@ -108,11 +108,9 @@ def test_training_that_goes_on_keeps_the_optimizer():
         assert int(model.optimizer.iterations) == steps
 
 
-def test_a_fit_of_other_variables_has_a_new_optimizer(monkeypatch):
+def test_a_fit_of_other_variables_has_a_new_optimizer():
     model, optimizers = build(), []
     model.compile(run_eagerly=True)
-    for step in ("train_step", "get_metrics_result"):
-        monkeypatch.setattr(model, step, lambda *data: {"loss": 0.0})
     for layer in ("position_embeddings", "position_embeddings", "word_embeddings"):
         model.freeze(layer)
         model.fit(TEXTS[:2], LABELS[:2], verbose=0)

@@ -129,8 +129,7 @@ def add_layer(patch: pytest.MonkeyPatch) -> None:
 ]))  # fmt: skip
 def test_forms_that_would_miss_an_edit_of_the_block_are_not_used(edit, expected, monkeypatch, capsys):
     edit(monkeypatch)
-    parts = make_parts()
-    assert {form: FORMS[form](parts) for form in expected} == expected
+    assert {form: FORMS[form](make_parts()) for form in expected} == expected
     notes = capsys.readouterr().out
     assert {form: f"{form}_block" not in notes for form in expected} == expected
 
