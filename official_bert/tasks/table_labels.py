@@ -127,9 +127,12 @@ class SeveralLabelsColumn(LabelColumn):
     min_classes = 1
 
     def parse_names(self, value: Any) -> list[str]:
-        return self._parse_parts(
-            value if isinstance(value, list) else str("" if value is None else value).split(self._separator)
-        )
+        if value is None:
+            raise BadRowError(
+                f"label null in {self._name} means a missing value; for a row that has none of the labels, write an "
+                "empty list [] (in CSV, an empty cell)"
+            )
+        return self._parse_parts(value if isinstance(value, list) else str(value).split(self._separator))
 
     def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
         for name, line in lines.items():

@@ -229,7 +229,7 @@ def test_texts_for_a_teacher_may_have_empty_labels(tmp_path):
 
 @pytest.mark.parametrize(("options", "values", "classes", "labels", "lines"), [
     ({}, ["x", 1, None, ..., float("nan")], ("1", "x"), [1, 0], [3, 4, 5]),
-    (MULTI, [["x", "y"], ["x", None], [["y"]]], ("x", "y"), [(0, 1)], [2, 3]),
+    (MULTI, [["x", "y"], ["x", None], [["y"]], None, [], ""], ("x", "y"), [(0, 1), (), ()], [2, 3, 4]),
 ])  # fmt: skip
 def test_missing_labels_make_no_classes(options, values, classes, labels, lines, tmp_path):
     rows = [{"text": "a", **({} if value is ... else {"label": value})} for value in values]
