@@ -53,10 +53,9 @@ def run(function: Any, texts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.numpy() for name, value in results.items()}
 
 
-@pytest.mark.parametrize(("kind", "texts", "changes"), slow_after(16, [
+@pytest.mark.parametrize(("kind", "texts", "changes"), slow_after(15, [
     *((kind, texts, SETTINGS.get(kind, {})) for kind, texts in TEXTS_FOR.items()),
     (names.CLASSIFICATION, PAIRS, {"pair": True}),
-    (names.CLASSIFICATION, PAIRS, {"pair": True, "doc_stride": 3}),
     (names.CLASSIFICATION, {"text": LONG}, {"doc_stride": 17}),
     (names.TAGGING, SENTENCES, {"max_seq_length": 8}),
     (names.TAGGING, SENTENCES, {"doc_stride": 3}),
@@ -64,7 +63,7 @@ def run(function: Any, texts: Mapping[str, Any]) -> dict[str, Any]:
     (names.VECTORS, TEXT_PAIRS, {"pooling": "pooled", "layers": [-1]}),
     *((names.VECTORS, TEXT_PAIRS, {"pooling": pooling, "layers": [2]}) for pooling in ("mean", "max", "cls")),
     (names.QUESTION_ANSWERING, QUESTIONS, {}),
-    (names.CLASSIFICATION, {"text": LONG}, {"doc_stride": 3}),
+    *((names.CLASSIFICATION, texts, {"pair": texts is PAIRS, "doc_stride": 3}) for texts in (PAIRS, {"text": LONG})),
     (names.CLASSIFICATION, PAIRS, {"pair": True, "doc_stride": 17}),
     (names.REGRESSION, PAIRS, {"pair": True, "doc_stride": 3}),
     *((names.TAGGING, SENTENCES, {"max_seq_length": length}) for length in (20, 64)),

@@ -275,8 +275,8 @@ def test_messages_name_few_columns_and_cut_long_names():
 
 
 def test_a_wide_table_is_read_in_linear_time(tmp_path):
-    """Comparing all pairs of the 200,000 columns would take an hour."""
-    count = 200_000
+    """Comparing all pairs of the 50,000 columns would take minutes."""
+    count = 50_000
     header = ",".join(f"column{number}" for number in range(count))
     path = write_text(tmp_path / "train.csv", f"{header}\n{',' * (count - 1)}\n")
     ((line, values),) = tables.read_rows(path, BadRows())

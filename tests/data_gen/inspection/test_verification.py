@@ -58,7 +58,7 @@ def test_good_files_are_checked_against_everything(described, vocab_file, tmp_pa
 def test_record_with_a_flipped_byte_is_reported(shards, described):
     rng, path = random.Random(0), pathlib.Path(shards[1])
     content = path.read_bytes()
-    for offset in [0, len(content) - 1, *(rng.randrange(len(content)) for _ in range(12))]:
+    for offset in [0, len(content) - 1, *(rng.randrange(len(content)) for _ in range(4))]:
         path.write_bytes(content)
         flip_bits(path, offset, 1 << rng.randrange(8))
         (told,) = problems(manifest=described)
