@@ -91,8 +91,10 @@ def train(
     if is_chief:
         state.remove_unfinished()
     distribution.check_same_step(strategy, step, options.output_dir)
+    windows = f" in {pluralize(len(features), 'window')}" if task.spec.reads_windows else ""
     print(
-        f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}, {pluralize(trainer.num_steps, 'step')} of "
+        f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}{windows}, "
+        f"{pluralize(trainer.num_steps, 'step')} of "
         f"{pluralize(min(options.train_batch_size, len(features)), 'row')} of up to {options.max_seq_length} tokens, "
         f"learning rate {options.learning_rate:g}, seed {options.random_seed}, "
         f"on {pluralize(strategy.num_replicas_in_sync, 'replica')}"

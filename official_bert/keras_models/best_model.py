@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from official_bert.errors import UserError
-from official_bert.keras_models.inputs import Examples, Inputs
+from official_bert.keras_models.inputs import Inputs
 from official_bert.kinds.input_adapters import are_ids
 from official_bert.kinds.names import LOWER_IS_BETTER
 
@@ -34,7 +34,7 @@ def select_best_model(
         raise UserError(f"metric_for_best_model is {metric!r}; expected one of {', '.join(valid)}")
     if data is None or are_ids(data[0] if isinstance(data, tuple) else data):
         raise UserError("metric_for_best_model needs validation texts; pass validation_data or validation_split")
-    examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)
+    examples = inputs.examples_in(data, batch_size).items
     inputs.spec.check_best_metric(metric, examples)
 
     def compute_score() -> float:

@@ -42,26 +42,6 @@ _OPTIMIZER_OF_FIT = "bert_optimizer_of_fit"  # name of BERT's optimizer in a sav
 _OPTIMIZER_SETTINGS = "bert_optimizer"  # key of its settings there
 
 
-def _for_ids_only(name: str) -> Any:
-    """Returns the method of keras.Model with this name, with a check that raises a UserError for texts."""
-
-    def is_text(value: Any) -> bool:
-        dtype = getattr(value, "dtype", None)
-        return isinstance(value, str | bytes) or dtype == tf.string or getattr(dtype, "kind", None) in ("O", "S", "U")
-
-    @functools.wraps(getattr(keras.Model, name))
-    def method(self: Any, *arguments: Any, **settings: Any) -> Any:
-        if any(map(is_text, keras.tree.flatten((arguments, settings)))):
-            called = "calling the model" if name == "__call__" else name
-            raise UserError(
-                f"{called} needs token ids and numeric labels, but texts were passed; convert them with "
-                "model.preprocessor(texts), or call fit, evaluate or predict"
-            )
-        return getattr(super(FittingModel, self), name)(*arguments, **settings)
-
-    return method
-
-
 class FittingModel(TextModel):
     """A Keras model whose fit and evaluate accept text.
 
@@ -78,12 +58,8 @@ class FittingModel(TextModel):
     _saved_compile_config: dict[str, Any] | None = None  # configuration in the file that the model was loaded from
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
+    _validation: tuple[Any, Examples] | None = None  # the data set that fit evaluates, and its texts
     _traced_weights: tuple[int, ...] = ()  # the ids of the weights that fit and evaluate have been traced with
-
-    __call__ = _for_ids_only("__call__")
-    train_on_batch = _for_ids_only("train_on_batch")
-    test_on_batch = _for_ids_only("test_on_batch")
-    predict_on_batch = _for_ids_only("predict_on_batch")
 
     def compile(
         self,
@@ -292,7 +268,12 @@ class FittingModel(TextModel):
         )  # fmt: skip
         num_steps = steps_per_epoch or count_steps(arguments["x"], batch_size, validation_split)
         self._start_optimizer(epochs * num_steps, initial_epoch > 0)
-        validation_data = validation_inputs.read_evaluation(validation_data if held_out is None else held_out)
+        validation_data = validation_inputs.read_evaluation(
+            validation_data if held_out is None else held_out, held_out_batch_size, validation_steps
+        )
+        prepared = validation_inputs.prepare_evaluation(validation_data, held_out_batch_size)
+        # Bypasses Keras' tracking of attributes.
+        self.__dict__["_validation"] = (prepared, validation_data) if isinstance(validation_data, Examples) else None
         own_callbacks: list[keras.callbacks.Callback] = [EpochCounter(inputs)]
         if metric_for_best_model is not None:
             best_model = select_best_model(
@@ -305,7 +286,7 @@ class FittingModel(TextModel):
                 epochs=epochs,
                 verbose=verbose,
                 callbacks=[*own_callbacks, *_to_list(callbacks)],
-                validation_data=validation_inputs.prepare_evaluation(validation_data, held_out_batch_size),
+                validation_data=prepared,
                 initial_epoch=initial_epoch,
                 steps_per_epoch=steps_per_epoch,
                 validation_steps=validation_steps,
@@ -334,7 +315,8 @@ class FittingModel(TextModel):
 
         For texts, the result also contains the scores that Keras has no metric for: exact match and F1 for question
         answering, and precision, recall and F1 for entities, in total and per type. They need a second pass over the
-        texts, and are omitted if you pass `steps`.
+        texts, and are omitted if you pass `steps`. If texts are read in several windows (doc_stride), the loss and the
+        metrics are those of the mean logits of each text. With `steps`, and while fit trains, they count windows.
 
         The loss and the Keras metrics, such as accuracy, are computed from the logits, without temperature, thresholds
         and min_confidence. The confusion matrix applies the thresholds.
@@ -369,20 +351,27 @@ class FittingModel(TextModel):
             y = inputs.convert_labels(x, y)
             common |= {"batch_size": batch_size, "sample_weight": sample_weight, "callbacks": callbacks}
             with data_errors.raise_one_line_errors():
-                return super().evaluate(x, y, **common)
+                figures = super().evaluate(x, y, **common)
+            if self._validation and x is self._validation[0]:
+                figures |= inputs.figures_of_texts(self._validation[1], batch_size)
+            return figures
         data = x if isinstance(x, tf.data.Dataset) else inputs.examples(x, y, sample_weight)
         with data_errors.raise_one_line_errors():
-            figures = super().evaluate(inputs.prepare_evaluation(data, batch_size), callbacks=callbacks, **common)
+            figures = super().evaluate(
+                inputs.prepare_evaluation(data, batch_size), callbacks=callbacks, **common | {"return_dict": True}
+            )
         inputs.print_data_set_truncation(steps)
         if verbose and {"temperature", "thresholds"} & self.spec.settings.keys():
             print("note: the loss and the Keras metrics do not use the model's temperature and thresholds")
         added = {}
+        if steps is None and inputs.averages_windows:
+            figures |= inputs.figures_of_texts(inputs.examples_in(data, batch_size), batch_size)
         if confusion_matrix or (self.spec.has_own_scores and steps is None):
-            examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)
-            added = self._scores(examples, batch_size, confusion_matrix)
-        if return_dict or not added:
-            return {**figures, **added} if added else figures
-        return [*(figures if isinstance(figures, list) else [figures]), *added.values()]
+            added = self._scores(inputs.examples_in(data, batch_size).items, batch_size, confusion_matrix)
+        if return_dict:
+            return {**figures, **added}
+        values = self._flatten_metrics_in_order(figures)
+        return [*(values if isinstance(values, list) else [values]), *added.values()] if added else values
 
     def _scores(self, examples: Sequence[Any], batch_size: int, confusion_matrix: bool) -> dict[str, Any]:
         """Returns the scores of `evaluate` that Keras has no metric for, and the confusion matrix if requested."""

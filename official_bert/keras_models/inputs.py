@@ -16,12 +16,12 @@ from official_bert.finetuning import batches
 from official_bert.keras_models import data_sets
 from official_bert.keras_models.fit_arguments import NO_EXAMPLES, count_kept
 from official_bert.keras_models.losses_and_metrics import reads_one_hot
-from official_bert.keras_models.steps import uses_own_loop
+from official_bert.keras_models.steps import add_axis, uses_own_loop
 from official_bert.keras_models.text_model import TextModel
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, MULTIPLE, TEXTS, Array, Features, row_lengths
 from official_bert.kinds.input_adapters import format_value
-from official_bert.kinds.text_spec import LabelSpec, TextSpec
+from official_bert.kinds.text_spec import LabelSpec, TextSpec, average_windows
 from official_bert.training.replicas import get_static_lengths
 
 _NO_LABELS = (
@@ -146,13 +146,19 @@ class Inputs:
             label = (self.spec.labels or ())[labels.pop()]
             print(f"note: validation_split: all {len(held_out.items)} texts have the label {label}; shuffle x and y")
 
-    def read_evaluation(self, data: Any) -> Any:
+    def read_evaluation(self, data: Any, batch_size: int, steps: int | None) -> Any:
         """Parses validation data to Examples. Returns None, token ids, data sets and Examples unchanged.
+
+        A data set of texts that may have several windows is read, too, if all of it is used.
 
         Args:
             data: A tuple of texts, labels and optional sample weights, or only texts if the task needs no labels.
+            batch_size: Number of texts per batch.
+            steps: Number of batches to evaluate. None means all.
         """
         first = data[0] if isinstance(data, tuple) and data else data
+        if isinstance(data, tf.data.Dataset) and steps is None and self.averages_windows:
+            return data if input_adapters.are_ids(data) else self.examples_in(data, batch_size)
         if data is None or isinstance(data, Examples | tf.data.Dataset) or input_adapters.are_ids(first):
             return data
         if not self.spec.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
@@ -281,6 +287,27 @@ class Inputs:
         """Returns a data set of evaluation batches, like `training`. Texts are sorted by length."""
         return self._make_dataset(examples, lambda features: batches.batch_by_length(row_lengths(features), batch_size))
 
+    def figures_of_texts(self, examples: Examples, batch_size: int) -> dict[str, Any]:
+        """Returns the loss and the metrics of the mean logits of each text, if texts are read in several windows.
+
+        Returns an empty dict if no text has several windows. Keras' own figures count each window as a text.
+
+        Args:
+            examples: The labelled examples.
+            batch_size: Number of rows per batch.
+        """
+        model: Any = self._model
+        if not self.averages_windows or len(features := self._featurize(examples.items)) == len(examples.items):
+            return {}
+        outputs = model._compute_outputs(features, batch_size, verbose=0)
+        logits = average_windows(outputs, features, len(examples.items)).astype(np.float32)
+        first_rows = np.unique(features.details[EXAMPLE], return_index=True)[1]
+        targets, logits = add_axis(tf.constant(features.targets[LABELS][first_rows]), tf.constant(logits))
+        model.reset_metrics()
+        loss = model.compute_loss(None, targets, logits, examples.weights, training=False)
+        metrics = model.compute_metrics(None, targets, logits, examples.weights if model._weighs_metrics else None)
+        return {name: float(value) for name, value in {**metrics, "loss": loss}.items()}
+
     def _make_dataset(self, examples: Examples, draw_batches: Callable[[Features], Array]) -> tf.data.Dataset:
         features = self._featurize(examples.items)
         self._print_truncation(features.num_truncated, len(examples.items))
@@ -385,13 +412,18 @@ class Inputs:
         self._num_texts = self._num_truncated = 0  # make_streamed_dataset read a first batch for its shapes
         return dataset
 
-    def examples_in(self, data: tf.data.Dataset, batch_size: int) -> list[Any]:
-        """Returns the labelled examples of a data set, in its order, without sample weights."""
-        return [
-            item
-            for examples in self._iterate_examples(data_sets.make_batches(data, batch_size))
-            for item in examples.items
-        ]
+    @property
+    def averages_windows(self) -> bool:
+        """Whether the model may read a text in several windows and average their logits."""
+        return isinstance(self.spec, TextSpec) and self.spec.reads_windows
+
+    def examples_in(self, data: tf.data.Dataset | Examples, batch_size: int) -> Examples:
+        """Returns the labelled examples of a data set, in its order. Returns Examples unchanged."""
+        if isinstance(data, Examples):
+            return data
+        parts = list(self._iterate_examples(data_sets.make_batches(data, batch_size)))
+        weights = [part.weights for part in parts if part.weights is not None]
+        return Examples([item for part in parts for item in part.items], np.concatenate(weights) if weights else None)
 
     def _iterate_examples(self, data: tf.data.Dataset, class_weight: ClassWeight = None) -> Iterator[Examples]:
         """Yields the Examples of each batch of a batched data set."""

@@ -3,6 +3,7 @@
 B batch size, S sequence length
 """
 
+import functools
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from official_bert.checkpoints.checkpoint import Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned, own
@@ -27,7 +29,7 @@ from official_bert.keras_models.fit_arguments import NO_EXAMPLES, check_count
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.kinds import class_labels
 from official_bert.kinds.constant_answers import describe_constant_answers
-from official_bert.kinds.features import check_length
+from official_bert.kinds.features import Features, Outputs, check_length
 from official_bert.kinds.input_adapters import are_ids, format_value
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import KindSpec
@@ -39,6 +41,26 @@ from official_bert.tokenization.exact import parse_vocab
 from official_bert.tokenization.fast import FastTokenizer
 
 _MIN_PROGRESS_BAR_STEPS = 10  # predict shows a progress bar if there are at least this many batches
+
+
+def _for_ids_only(name: str) -> Any:
+    """Returns the method of keras.Model with this name, with a check that raises a UserError for texts."""
+
+    def is_text(value: Any) -> bool:
+        dtype = getattr(value, "dtype", None)
+        return isinstance(value, str | bytes) or dtype == tf.string or getattr(dtype, "kind", None) in ("O", "S", "U")
+
+    @functools.wraps(getattr(keras.Model, name))
+    def method(self: Any, *arguments: Any, **settings: Any) -> Any:
+        if any(map(is_text, keras.tree.flatten((arguments, settings)))):
+            called = "calling the model" if name == "__call__" else name
+            raise UserError(
+                f"{called} needs token ids and numeric labels, but texts were passed; convert them with "
+                "model.preprocessor(texts), or call fit, evaluate or predict"
+            )
+        return getattr(super(TextModel, self), name)(*arguments, **settings)
+
+    return method
 
 
 class TextModel(keras.Model):
@@ -84,6 +106,11 @@ class TextModel(keras.Model):
     backbone: keras.Model  # the encoder, from token ids to sequence_output and pooled_output (a name of keras-hub)
     _preprocessor: Preprocessor | None = None
     _predictor: KerasRunner | None = None
+
+    __call__ = _for_ids_only("__call__")
+    train_on_batch = _for_ids_only("train_on_batch")
+    test_on_batch = _for_ids_only("test_on_batch")
+    predict_on_batch = _for_ids_only("predict_on_batch")
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -477,13 +504,15 @@ class TextModel(keras.Model):
         note = self.spec.describe_truncation(features.num_truncated, len(examples), self.max_seq_length)
         if note and verbose:
             print(f"note: {note}")
+        outputs = self._compute_outputs(features, check_count(batch_size, "batch_size", 32), verbose)
+        return self.spec.decode(outputs, features, examples)
+
+    def _compute_outputs(self, features: Features, batch_size: int, verbose: Any) -> Outputs:
+        """Returns the outputs of the answering model for each row of the features."""
         if self._predictor is None:
             self._predictor = KerasRunner(self._answering_model(), self.distribute_strategy, self.max_seq_length)
-        batch_size = check_count(batch_size, "batch_size", 32)
-        outputs = self._predictor.compute_outputs(
-            features, batch_size, _make_progress_bar(len(features), batch_size, verbose)
-        )
-        return self.spec.decode(outputs, features, examples)
+        progress_bar = _make_progress_bar(len(features), batch_size, verbose)
+        return self._predictor.compute_outputs(features, batch_size, progress_bar)
 
 
 make_read_only(TextModel)

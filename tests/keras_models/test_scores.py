@@ -73,6 +73,25 @@ def test_the_confusion_matrix_comes_on_request(classifier, tagger):
         assert_refused("confusion_matrix", model.evaluate, x, y, confusion_matrix=True)
 
 
+@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 2}])
+def test_figures_of_texts_in_windows_are_those_of_their_mean_logits(settings):
+    texts, weights = ["the cat " * 12, "a dog", "the sun", "a mat"], [1.0, 1.0, 1.0, 3.0]
+    model = build("TextClassifier", labels=["a", "b"], max_seq_length=8, doc_stride=4, **settings)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    predictions = model.predict(texts)
+    chosen = predictions.argmax(1)
+    labels = [chosen[0], *(1 - chosen[1:])]  # only the long text is right
+    losses, data = -np.log(predictions[range(4), labels]), slices((texts, labels)).batch(3)
+    expected = pytest.approx({"accuracy": 0.25, "loss": losses.mean()}, rel=1e-4)
+    assert model.evaluate(texts, labels, verbose=0, return_dict=True) == expected
+    assert model.evaluate(data, verbose=0, return_dict=True) == expected
+    weighted = model.evaluate(texts, labels, sample_weight=weights, verbose=0)
+    assert weighted == pytest.approx([(losses * weights).mean(), 0.25], rel=1e-4)
+    for validation in ((texts, labels), data):
+        history = model.fit(texts, labels, validation_data=validation, verbose=0).history
+        assert {name: history[f"val_{name}"][0] for name in ("accuracy", "loss")} == expected
+
+
 def test_f1_with_a_threshold_takes_probabilities_and_is_saved(tmp_path):
     model = build("TextClassifier", multi_label=True)
     model.get_layer("sequence_classifier").bias.assign([1.0, -1.0])
