@@ -72,11 +72,11 @@ def test_cut_texts_of_a_data_set_are_counted(doc_stride, monkeypatch, capsys):
         line for line in capsys.readouterr().out.splitlines() if "max_seq_length" in line
     )
     cut = "cut to 12 tokens (max_seq_length):"
-    assert exact == [
-        f"note: in 3 epochs: {cut} 6 of 12 texts",
-        f"note: validation, in 3 epochs: {cut} 3 of 3 texts",
-        f"note: {cut} 2 of 4 texts",
-    ]
+    # Texts that may have several windows are read before the epochs.
+    of_data_set = f"note: {cut} 1 of 1 text" if doc_stride else f"note: validation, in 3 epochs: {cut} 3 of 3 texts"
+    assert sorted(exact) == sorted(
+        [f"note: in 3 epochs: {cut} 6 of 12 texts", of_data_set, f"note: {cut} 2 of 4 texts"]
+    )
     assert of_evaluate.startswith(f"note: with batches read ahead: {cut}")
     assert of_fit.startswith(f"note: in 2 epochs, with batches read ahead: {cut}")
     assert of_validation.startswith(f"note: validation, in 2 epochs, with batches read ahead: {cut}")
