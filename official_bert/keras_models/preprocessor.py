@@ -3,6 +3,7 @@
 B texts, S sequence length
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -52,10 +53,14 @@ class Preprocessor(keras.layers.Layer):
         casing = resolve_casing(tokens, do_lower_case, strip_accents)
         self._settings |= casing.settings
         tokenizer = FullTokenizer.from_vocab(tokens, **casing._asdict())
-        with tf.init_scope():  # Inside `dataset.map`, the tables would belong to the graph of that map.
-            self._graph = TextGraph(keras.Model(), tokenizer, max_seq_length)
+        # The tables take seconds, and Keras reads model.preprocessor whenever it saves a model.
+        self._make_graph = functools.partial(TextGraph, keras.Model(), tokenizer, max_seq_length)
+        self._graph: TextGraph | None = None
 
     def call(self, inputs: Any) -> dict[str, Any]:
+        if self._graph is None:
+            with tf.init_scope():  # Inside `dataset.map`, the tables would belong to the graph of that map.
+                self._graph = self._make_graph()
         names = ("text", "text_pair")
         if not isinstance(inputs, Mapping):
             inputs = dict(zip(names, inputs if isinstance(inputs, tuple) else (inputs,), strict=False))
