@@ -87,8 +87,7 @@ def ask_server(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
 
 @pytest.mark.parametrize("interface", [run_export, run_predict, ask_server])
 @pytest.mark.parametrize(("format_name", "kind"), slow_after(5, [
-    (SAVED_MODEL, names.CLASSIFICATION),
-    *((ONNX, kind) for kind in CLASSES), *((SAVED_MODEL, kind) for kind in list(CLASSES)[1:])
+    (SAVED_MODEL, names.CLASSIFICATION), *((ONNX, k) for k in CLASSES), *((SAVED_MODEL, k) for k in list(CLASSES)[1:])
 ]))  # fmt: skip
 def test_a_model_answers_alike_through_every_interface(
     format_name: str, kind: str, interface: Interface, save_kind, export_kind, tmp_path: pathlib.Path

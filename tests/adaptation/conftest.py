@@ -1,6 +1,5 @@
 """Weights to adapt, and a finished adaptation."""
 
-import contextlib
 import dataclasses
 import pathlib
 
@@ -16,17 +15,11 @@ from tests.conftest import WORDS
 from tests.make import tiny_config
 
 
-@contextlib.contextmanager
+@pytest.fixture(scope="module", autouse=True)
 def skip_compilation():
     """Skips XLA compilation, so that runs are quick."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def quick_runs():
-    with skip_compilation():
         yield
 
 
@@ -40,13 +33,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def adapted(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A finished adaptation with two new words that was also evaluated on general text. Tests must not change it."""
     folder = tmp_path_factory.mktemp("adapted")
     text, general = (write_text(folder / f"{name}.txt", seed=seed) for seed, name in enumerate(("text", "general")))
     (folder / "dev.txt").write_text("nobody knew how long the cat would sit in the sun, and nobody asked .\n")
     settings = {"new_words": 2, "general_share": 0.2, "exclude_texts": [str(folder / "dev.txt")]}
-    with skip_compilation():
-        assert adapting.run(make_options(source, text, folder / "model", general_file=[general], **settings)) == 0
+    assert adapting.run(make_options(source, text, folder / "model", general_file=[general], **settings)) == 0
     return folder / "model"

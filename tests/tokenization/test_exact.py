@@ -34,14 +34,13 @@ REAL_VOCABULARIES = [*VOCABULARIES.items(), ("bert-base-multilingual-cased-vocab
 ASSIGNED = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cn", "Cs", "Co")]
 
 
-def is_changed(character: str) -> bool:
-    return character != unicodedata.normalize("NFD", character.lower()) and "HANGUL" not in unicodedata.name(character)
+def is_special(character: str) -> bool:
+    is_changed = character != unicodedata.normalize("NFD", character.lower())
+    return unicodedata.category(character)[0] in "CMPZ" or (is_changed and "HANGUL" not in unicodedata.name(character))
 
 
 # The fast tests skip most of the letters, symbols, ideographs and syllables that no rule changes.
-SOME = [
-    code for code in ASSIGNED if code % 32 == 0 or unicodedata.category(chr(code))[0] in "CMPZ" or is_changed(chr(code))
-]
+SOME = [code for code in ASSIGNED if code % 32 == 0 or is_special(chr(code))]
 with_code_points = pytest.mark.parametrize(
     "codes", [pytest.param(SOME, id="some"), pytest.param(ASSIGNED, id="all", marks=pytest.mark.slow)]
 )

@@ -73,13 +73,8 @@ def alphabet(casing: Casing) -> FastTokenizer:
 @with_code_points
 @pytest.mark.parametrize("casing", slow_after(1, CASINGS))
 def test_every_assigned_code_point_is_cut_exactly(casing, codes):
-    assert_exact(alphabet(casing), format_contexts(codes, CONTEXTS + " 中{0}{0}"))
-
-
-@with_code_points
-@pytest.mark.parametrize("casing", [UNCASED, pytest.param(ACCENTED, marks=pytest.mark.slow)])
-def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(casing, codes):
-    assert_exact(alphabet(casing), format_contexts(codes, CONTEXTS_OF_SIGMA))
+    for contexts in (CONTEXTS + " 中{0}{0}", CONTEXTS_OF_SIGMA):
+        assert_exact(alphabet(casing), format_contexts(codes, contexts))
 
 
 @with_code_points

@@ -171,10 +171,9 @@ def test_system_errors_are_explained(number, verb):
 
 
 def test_gzip_and_shard_size_change_the_files_and_not_the_records(corpus, tmp_path):
-    settings = {"plain": {}, "zipped": {"gzip": True, "shard_size_mb": 0.2}}
-    for name, changes in settings.items():
+    for name, changes in {"plain": {}, "zipped": {"gzip": True, "shard_size_mb": 0.2}}.items():
         make_records(corpus, tmp_path / name, num_shards=1, dupe_factor=1, **changes)
-    plain, zipped = (parse_records(tmp_path / name) for name in settings)
+    plain, zipped = (parse_records(tmp_path / name) for name in ("plain", "zipped"))
     for name, values in plain.items():
         np.testing.assert_array_equal(zipped[name], values)
     sizes = [len(gzip.decompress(path.read_bytes())) for path in (tmp_path / "zipped").glob("*.tfrecord")]
