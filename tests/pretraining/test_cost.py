@@ -46,7 +46,7 @@ def measure_activations(config, dtype, rematerialize):
 
 
 CASES = [
-    (dataclasses.replace(CONFIG, num_hidden_layers=1), "float32", False),
+    (CONFIG, "float32", False),
     (CONFIG, "mixed_bfloat16", True),
     (dataclasses.replace(CONFIG, num_hidden_layers=1, hidden_act="gelu_exact"), "float32", False),
     (CONFIG, "mixed_bfloat16", False),

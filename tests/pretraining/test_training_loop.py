@@ -25,30 +25,29 @@ from tests.pretraining.pretraining_runs import SCHEMA, log_values, pretrain_comm
 
 
 def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_file, tmp_path, capsys, eager_steps):
-    folder = tmp_path / "run"
-    steps = {"num_train_steps": 3, "save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "num_warmup_steps": 1}
+    folder, steps = tmp_path / "run", {"num_train_steps": 5, "save_checkpoints_steps": 3, "keep_checkpoint_max": 1}
     assert pretrain(make_options(do_eval=True, eval_batch_size=40, vocab_file=vocab_file, **steps)) == 0
     assert {path.name for path in folder.iterdir()} == set(
-        "bert_config.json vocab.txt tokenizer_config.json checkpoint ckpt-3.index ckpt-3.data-00000-of-00001 "
+        "bert_config.json vocab.txt tokenizer_config.json checkpoint ckpt-5.index ckpt-5.data-00000-of-00001 "
         "train.jsonl eval.jsonl train eval eval_results.txt run.json MODEL_CARD.md checksums.json".split()
     )
     assert "2 files have no manifest" in (folder / "MODEL_CARD.md").read_text()
     printed = re.findall("^step .*", capsys.readouterr().out, re.MULTILINE)
-    assert ["examples/s" in line for line in printed] == [False, True, True]  # the first step compiles
+    assert ["examples/s" in line for line in printed] == [False, True, True, True, True]  # the first step compiles
     lines = read_log(str(folder), "train")
-    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert set(lines[0]) == set(
         "step loss masked_lm_loss masked_lm_accuracy next_sentence_loss next_sentence_accuracy learning_rate "
         "gradient_norm steps_per_second examples_per_second tokens_per_second input_wait_share max_seq_length "
         "processor_seconds".split()
     )
     assert lines[0]["learning_rate"] == 0.0
-    assert lines[2]["learning_rate"] == pytest.approx(1e-2 * (1 - 2 / 3))
+    assert lines[4]["learning_rate"] == pytest.approx(1e-2 * (1 - 4 / 5))
     results = dict(line.split(" = ") for line in (folder / "eval_results.txt").read_text().splitlines())
     assert list(results) == (
         "global_step loss masked_lm_accuracy masked_lm_loss next_sentence_accuracy next_sentence_loss".split()
     )
-    assert results["global_step"] == "3"
+    assert results["global_step"] == "5"
     assert set(read_scalars(folder / "train")) == set(lines[0]) - {"step"}
     assert set(read_scalars(folder / "eval")) == set(results) - {"global_step"} | {"predictions"}
 
