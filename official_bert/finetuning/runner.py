@@ -155,8 +155,8 @@ def _check_splits(options: Options, task: Task) -> None:
             "needs --eval_file"
         )
     task.spec.check_decisions(get_wanted_decisions(options))
-    if options.do_eval and not (task.eval_splits or options.do_train):
-        raise UserError(f"--do_eval: {task.name} has no evaluation data; a table needs --eval_file")
+    if options.do_eval and not task.eval_splits:
+        raise UserError(f"--do_eval: {task.name} has no evaluation data; pass --eval_file, or remove --do_eval")
     if options.do_predict and not task.test_splits:
         raise UserError(
             f"--do_predict: {task.name} has no test data; pass --predict_file, or add the test part to --data_dir"
