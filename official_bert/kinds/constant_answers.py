@@ -41,7 +41,7 @@ class ConstantAnswers:
             # Texts count as different, even if they are equal.
             self._names.update({"a text", "another text"} if answer["answer"] else {"(no answer)"})
         elif "label" in answer or "choice" in answer:
-            self._names.add(str(answer.get("label", answer.get("choice"))) or "(no answer)")
+            self._names.add(str(answer.get("label", answer.get("choice"))))  # "" is below min_confidence.
         else:
             return
         self._count += 1
@@ -51,6 +51,8 @@ class ConstantAnswers:
         if self._count < _MIN_ANSWERS:
             return None
         advice = "the model may have learned nothing; check the labels, or train with a lower learning rate"
+        if self._names == {""}:
+            return f"all {self._count:,} answers are (no answer): no class is as probable as the model's min_confidence"
         if len(self._names) == 1:
             return f"all {self._count:,} answers are {min(self._names)}: {advice}"
         least, most, (low, high) = self._least, self._most, self._expected

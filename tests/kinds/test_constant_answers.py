@@ -16,7 +16,7 @@ CLASSES, SEVERAL = ClassificationSpec(labels=("a", "b")), MultiLabelSpec(labels=
 
 @pytest.mark.parametrize(("head", "predictions", "expected"), [
     (CLASSES, [ONE] * 40, "all 40 answers are a: "), (CLASSES, [*[ONE] * 40, OTHER], None), (CLASSES, [ONE] * 9, None),
-    (ClassificationSpec(labels=("a", "b"), min_confidence=0.95), [ONE, OTHER] * 20, "are (no answer): "),
+    (ClassificationSpec(labels=("a", "b"), min_confidence=0.95), [ONE, OTHER] * 20, "min_confidence"),
     (ClassificationSpec(labels=("a", "b"), min_confidence=0.85), [ONE, OTHER] * 20, None),
     (SEVERAL, [[0.1, 0.2]] * 40, "are (none): "), (SEVERAL, [[0.9, 0.7], [0.6, 0.7]] * 20, "are a, b: "),
     (SEVERAL, [ONE, OTHER] * 20, None), (RegressionSpec(), [2.5, 2.501] * 20, "are between 2.5 and 2.501: "),

@@ -161,7 +161,8 @@ class ClassificationSpec(LabelSpec):
             confidences, is_correct = self.certainties(predictions, examples)
             answered = confidences >= self.min_confidence
             values["coverage"] = float(np.mean(answered))
-            values["accuracy_of_answered"] = float(np.mean(is_correct[answered])) if answered.any() else 0.0
+            if answered.any():  # Without answers, their accuracy is undefined.
+                values["accuracy_of_answered"] = float(np.mean(is_correct[answered]))
         return values
 
     def two_class_scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
