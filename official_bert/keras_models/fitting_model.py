@@ -326,7 +326,9 @@ class FittingModel(TextModel):
             y: Labels, as class names or indices.
             batch_size: Number of texts per batch. Defaults to 32.
             verbose: See keras.Model.evaluate.
-            sample_weight: Weight of each text. Only the Keras loss and metrics use it.
+            sample_weight: Weight of each text. Only the Keras loss and the weighted_metrics of `compile` use it. The
+                other metrics, including the default ones, ignore it, except with several replicas or gradient
+                accumulation.
             steps: Number of batches to evaluate. Defaults to all.
             callbacks: See keras.Model.evaluate.
             return_dict: Whether to return a dict from names to values. Otherwise the values are a list.
