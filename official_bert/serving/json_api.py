@@ -21,6 +21,8 @@ from official_bert.inference.predictor import BOOL, STRING, Signature, Tensor, c
 from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.serving.options import Options
 
+_TEXT_INPUTS = {"text", "text_pair", "question", "context", "prompt", "endings"}  # of all kinds of models
+
 
 class RequestError(Exception):
     """An error that is sent to the client as JSON.
@@ -165,6 +167,7 @@ class _Reader:
             rows = [row if each else {self.only_input: row} for row, each in zip(rows, named, strict=True)]
         for i, row in enumerate(rows):
             if isinstance(row, dict) and not self.is_foreign:
+                self._check_text_inputs(row, f"instances[{i}]")
                 rows[i] = row = self._select_inputs(row, f"instances[{i}]")
             self._check_names(row, f"instances[{i}]")
         return {name: [row[name] for row in rows] for name in self.inputs}
@@ -178,6 +181,7 @@ class _Reader:
         if self.only_input and not isinstance(columns, dict):
             columns = {self.only_input: columns}
         if isinstance(columns, dict) and not self.is_foreign:
+            self._check_text_inputs(columns, "inputs")
             # Other columns are ignored, whatever their values are.
             known = {*self.inputs, *self.trained_columns} & columns.keys()
             columns = {name: columns[name] for name in columns if name in known} or columns
@@ -220,6 +224,12 @@ class _Reader:
         if problem:
             refuse(f"{where}: {problem}")
         return values if len(values) == len(self.inputs) else row
+
+    def _check_text_inputs(self, names: Mapping[str, Any], where: str) -> None:
+        """Refuses texts that only other kinds of models take. Other unknown names are columns of a table."""
+        known = {*self.inputs, *self.trained_columns, self.table.get("label_column")}
+        if others := sorted(_TEXT_INPUTS & names.keys() - known):
+            refuse(f"{where} has {others[0]}, but the model takes {', '.join(self.inputs)}; remove {others[0]}")
 
     def _check_count(self, count: int) -> None:
         if count > self.options.max_instances:

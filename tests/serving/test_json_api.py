@@ -111,6 +111,17 @@ def test_what_lacks_a_column_is_refused_by_its_name(request_: dict, message: str
         read_pair(request_, {"text_column": "title,body", "text_pair_column": "claim"})
 
 
+@pytest.mark.parametrize(
+    "request_", [{"instances": [{"text": "a", "context": "b"}]}, {"inputs": {"text": ["a"], "context": ["b"]}}]
+)
+def test_texts_of_other_kinds_are_refused(request_: dict):
+    signatures = {"serving_default": Signature({"text": PAIR.inputs["text"]}, {})}
+    with pytest.raises(RequestError, match="has context, but the model takes text;"):
+        parse(json.dumps(request_).encode(), signatures, OPTIONS, {"kind": "classification"})
+    own = {"kind": "classification", "table": {"text_column": "text", "label_column": "context"}}
+    assert parse(json.dumps(request_).encode(), signatures, OPTIONS, own).instances == 1
+
+
 ROWS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=True)
 COLUMNS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=False)
 
