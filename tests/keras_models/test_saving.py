@@ -82,7 +82,9 @@ def test_a_new_process_loads_every_keras_file_after_importing_keras_models_alone
     assert ours == {f"official_bert>{name}" for _, name in in_source}
 
 
-@pytest.mark.parametrize("name", ["several", "regressor", "tagger", "answerer", "choice"])
+@pytest.mark.parametrize(
+    "name", slow_after(5, ["several", "regressor", "tagger", "answerer", "choice", "classifier", "pairs"])
+)
 def test_the_folder_of_a_fine_tuned_model_is_written_and_read(name, tmp_path):
     model, folder = build(name), str(tmp_path / "folder")
     model.save_checkpoint(folder)

@@ -15,6 +15,7 @@ from official_bert.checkpoints.options import ConversionOptions
 from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
+from tests.conftest import slow_after
 from tests.make import VOCAB, assert_refused, list_weights, tiny_config
 from tests.make import build_text_model as build
 
@@ -178,7 +179,7 @@ def test_accents_and_added_tokens_that_a_model_keeps_are_kept_on_every_way(tmp_p
     assert build(vocab=vocab, strip_accents=False).casing == casing._replace(added_tokens=())
 
 
-@pytest.mark.parametrize("name", ["MaskedLM", "TextEncoder", "MultipleChoice"])
+@pytest.mark.parametrize("name", slow_after(3, ["MaskedLM", "TextEncoder", "MultipleChoice", "TextClassifier"]))
 def test_the_backbone_is_the_encoder_of_the_model(name: str, tmp_path):
     model, path = build(name), str(tmp_path / "model.keras")
     model.save(path)

@@ -10,10 +10,12 @@ import tensorflow as tf
 from official_bert.modeling.bilstm import extend_encoder
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.head_input import FEATURES, HeadInput
+from official_bert.modeling.head_input import FEATURES, HEADS, HeadInput
+from tests.conftest import slow_after
 from tests.make import assert_refused, build_task_model, list_weights
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
+QUICK_HEADS = ("linear", "bilstm", "second_to_last_hidden")  # one of each form: the fast tests
 UNITS = 3
 
 
@@ -50,8 +52,9 @@ def test_features_of_a_single_block_are_its_input_and_its_output(tiny_config: Be
         np.testing.assert_allclose(features(batch), embeddings if "to" in head or head == "embeddings" else output)
 
 
-def test_both_directions_read_all_of_the_text_and_no_padding(tiny_config: BertConfig):
-    model = extend_encoder(randomize_weights(build_encoder(tiny_config), 0), "bilstm", UNITS, seed=1)
+@pytest.mark.parametrize("head", slow_after(1, ["bilstm", "sum_all"]))
+def test_both_directions_read_all_of_the_text_and_no_padding(head: str, tiny_config: BertConfig):
+    model = extend_encoder(randomize_weights(build_encoder(tiny_config), 0), head, UNITS, seed=1)
     batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=9))
     batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
     whole = model(batch)
@@ -67,7 +70,7 @@ def test_both_directions_read_all_of_the_text_and_no_padding(tiny_config: BertCo
     assert change[0, 0, UNITS:].max() > 1e-6
 
 
-@pytest.mark.parametrize("head", ["linear", "bilstm", "second_to_last_hidden"])
+@pytest.mark.parametrize("head", slow_after(3, sorted(HEADS, key=QUICK_HEADS.__contains__, reverse=True)))
 def test_only_what_is_to_be_trained_has_gradients(head: str, tiny_config: BertConfig):
     encoder = build_encoder(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
     model = build_task_model("tagging", encoder, 4, seed=1, head_input=HeadInput(head, UNITS))

@@ -189,8 +189,9 @@ def test_no_token_sees_a_later_one_and_the_last_token_is_pooled(tiny_config: Ber
     assert compute_change(6)["pooled_output"].max() == 0
 
 
-def test_models_survive_saving(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1, causal_attention=True)
+@pytest.mark.parametrize("is_causal", slow_after(1, [True, False]))
+def test_models_survive_saving(is_causal: bool, tiny_config: BertConfig, tmp_path: pathlib.Path):
+    config = dataclasses.replace(tiny_config, num_hidden_layers=1, causal_attention=is_causal)
     model, batch = randomize_weights(build_pretraining_model(config), 3), random_batch(config, 3)
     for name, original, inputs in (("model", model, batch), ("encoder", get_encoder(model), inputs_of_encoder(batch))):
         original.save(tmp_path / f"{name}.keras")
