@@ -15,7 +15,7 @@ from official_bert.export import proof
 from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import exports, loading, replays
 from official_bert.kinds import names
-from official_bert.modeling.fast.verification import _run_functions_eagerly
+from official_bert.modeling.fast.verification import run_functions_eagerly
 from tests.conftest import slow_after
 from tests.export.exported_models import TEXTS_FOR
 from tests.make import write_rows
@@ -38,7 +38,7 @@ CLASSES = {
 
 
 @functools.cache
-@_run_functions_eagerly()  # since tracing a small model takes most of the time of its answers
+@run_functions_eagerly()  # since tracing a small model takes most of the time of its answers
 def predict_with_keras(kind: str, folder: str) -> list[Row]:
     """Returns what the methods of the Keras model return for each text, by the names that exports use."""
     model = getattr(official_bert, CLASSES[kind]).from_checkpoint(folder)

@@ -58,7 +58,7 @@ class FittingModel(TextModel):
     _saved_compile_config: dict[str, Any] | None = None  # configuration in the file that the model was loaded from
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
-    _validation: tuple[Any, Examples] | None = None  # the data set that fit evaluates, and its texts
+    _validation: tuple[Any, Examples] | None = None  # during fit: the data set that it evaluates, and its texts
     _traced_weights: tuple[int, ...] = ()  # the ids of the weights that fit and evaluate have been traced with
 
     def compile(
@@ -272,27 +272,30 @@ class FittingModel(TextModel):
             validation_data if held_out is None else held_out, held_out_batch_size, validation_steps
         )
         prepared = validation_inputs.prepare_evaluation(validation_data, held_out_batch_size)
-        # Bypasses Keras' tracking of attributes.
-        self.__dict__["_validation"] = (prepared, validation_data) if isinstance(validation_data, Examples) else None
+        if validation_steps is None and isinstance(validation_data, Examples):
+            self.__dict__["_validation"] = prepared, validation_data  # Bypasses Keras' tracking of attributes.
         own_callbacks: list[keras.callbacks.Callback] = [EpochCounter(inputs)]
         if metric_for_best_model is not None:
             best_model = select_best_model(
                 metric_for_best_model, self._predictions, inputs, validation_data, held_out_batch_size, epochs
             )
             own_callbacks.append(best_model)
-        with data_errors.raise_one_line_errors():
-            history = super().fit(
-                **arguments,
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=[*own_callbacks, *_to_list(callbacks)],
-                validation_data=prepared,
-                initial_epoch=initial_epoch,
-                steps_per_epoch=steps_per_epoch,
-                validation_steps=validation_steps,
-                validation_batch_size=validation_batch_size,
-                validation_freq=validation_freq,
-            )
+        try:
+            with data_errors.raise_one_line_errors():
+                history = super().fit(
+                    **arguments,
+                    epochs=epochs,
+                    verbose=verbose,
+                    callbacks=[*own_callbacks, *_to_list(callbacks)],
+                    validation_data=prepared,
+                    initial_epoch=initial_epoch,
+                    steps_per_epoch=steps_per_epoch,
+                    validation_steps=validation_steps,
+                    validation_batch_size=validation_batch_size,
+                    validation_freq=validation_freq,
+                )
+        finally:
+            self.__dict__["_validation"] = None
         num_epochs = f"in {len(history.epoch)} epochs" if len(history.epoch) > 1 else ""
         inputs.print_data_set_truncation(steps_per_epoch, num_epochs)
         validation_inputs.print_data_set_truncation(validation_steps, "validation", num_epochs)
@@ -366,10 +369,13 @@ class FittingModel(TextModel):
         if verbose and {"temperature", "thresholds"} & self.spec.settings.keys():
             print("note: the loss and the Keras metrics do not use the model's temperature and thresholds")
         added = {}
-        if steps is None and inputs.averages_windows:
-            figures |= inputs.figures_of_texts(inputs.examples_in(data, batch_size), batch_size)
-        if confusion_matrix or (self.spec.has_own_scores and steps is None):
-            added = self._scores(inputs.examples_in(data, batch_size).items, batch_size, confusion_matrix)
+        averages_windows, has_own_scores = inputs.averages_windows, self.spec.has_own_scores
+        if confusion_matrix or (steps is None and (averages_windows or has_own_scores)):
+            examples = inputs.examples_in(data, batch_size)
+            if steps is None:
+                figures |= inputs.figures_of_texts(examples, batch_size)
+            if confusion_matrix or has_own_scores:
+                added = self._scores(examples.items, batch_size, confusion_matrix)
         if return_dict:
             return {**figures, **added}
         values = self._flatten_metrics_in_order(figures)

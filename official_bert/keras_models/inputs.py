@@ -157,10 +157,10 @@ class Inputs:
             steps: Number of batches to evaluate. None means all.
         """
         first = data[0] if isinstance(data, tuple) and data else data
-        if isinstance(data, tf.data.Dataset) and steps is None and self.averages_windows:
-            return data if input_adapters.are_ids(data) else self.examples_in(data, batch_size)
-        if data is None or isinstance(data, Examples | tf.data.Dataset) or input_adapters.are_ids(first):
+        if data is None or isinstance(data, Examples) or input_adapters.are_ids(first):
             return data
+        if isinstance(data, tf.data.Dataset):
+            return self.examples_in(data, batch_size) if steps is None and self.averages_windows else data
         if not self.spec.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
             data = (data, None)  # Only texts.
         if len(data) not in (2, 3):

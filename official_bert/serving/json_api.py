@@ -10,7 +10,7 @@ import base64
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,10 +18,13 @@ import orjson
 
 from official_bert.inference.exports import Columns, list_trained_columns, read_row
 from official_bert.inference.predictor import BOOL, STRING, Signature, Tensor, count_text_bytes
+from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.serving.options import Options
 
-_TEXT_INPUTS = {"text", "text_pair", "question", "context", "prompt", "endings"}  # of all kinds of models
+# The names of the texts that models of all kinds take. For most kinds they depend on whether the model takes pairs.
+_KINDS: Iterable[Any] = SPECS.values()
+_TEXT_INPUTS = {"text", "text_pair"}.union(*(kind.text_inputs for kind in _KINDS if type(kind.text_inputs) is tuple))
 
 
 class RequestError(Exception):

@@ -21,7 +21,7 @@ from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds import names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.fast.verification import _run_functions_eagerly
+from official_bert.modeling.fast.verification import run_functions_eagerly
 from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from official_bert.tokenization.casing import UNCASED, Casing
@@ -152,7 +152,7 @@ def make_source(
 def answer_in_python(source: Source, texts: Mapping[str, Sequence[Any]]) -> Columns:
     """Returns the answers of the Keras model, tokenized and decoded in Python, by output."""
     if source.kind != names.ENCODER:
-        with pytest.MonkeyPatch.context() as patch, _run_functions_eagerly():
+        with pytest.MonkeyPatch.context() as patch, run_functions_eagerly():
             patch.setattr(proof, "KerasRunner", share_runner)
             return proof._make_predictor(source).run(exports.to_columns(texts))
     answers, _ = proof._encode(texts["text"], source)
@@ -201,7 +201,7 @@ def export(model: Any, export_dir: Any, format_name: str = SAVED_MODEL, **flags:
     options = ExportOptions(
         "a model" if isinstance(model, Source) else str(model), str(export_dir), [format_name], **flags
     )
-    with pytest.MonkeyPatch.context() as patch, _run_functions_eagerly():
+    with pytest.MonkeyPatch.context() as patch, run_functions_eagerly():
         patch.setattr(proof, "KerasRunner", share_runner)
         return (formats.write(model, options) if isinstance(model, Source) else formats.export(options))[format_name]
 

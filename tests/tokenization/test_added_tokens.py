@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.modeling.fast.verification import _run_functions_eagerly
+from official_bert.modeling.fast.verification import run_functions_eagerly
 from official_bert.tokenization.added_tokens import AddedToken, parse_added_token
 from official_bert.tokenization.casing import Casing, make_casing
 from official_bert.tokenization.exact import FullTokenizer, Piece, select_word_pieces
@@ -40,7 +40,7 @@ def test_all_tokenizers_give_added_tokens_the_ids_of_transformers(case):
     for texts in (TEXTS, [" ".join(TEXTS) * 3], [], [""]):
         for one, other in zip(fast.encode(texts), exact.encode(texts), strict=True):
             np.testing.assert_array_equal(one, other, strict=True)
-    with contextlib.nullcontext() if case == GOLDEN["cases"][0] else _run_functions_eagerly():  # tracing takes seconds
+    with contextlib.nullcontext() if case == GOLDEN["cases"][0] else run_functions_eagerly():  # tracing takes seconds
         assert_exact(make_pair(exact), [*TEXTS, b"[E\xff1]"])
 
 

@@ -28,6 +28,8 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 
 Form = Callable[[ModelParts], Callable[..., Any]]  # from a model's parts to a function that computes its outputs
 
+# Errors of Keras and TensorFlow if layers do not fit each other.
+_MISFITS = (TypeError, ValueError, AttributeError, tf.errors.OpError)
 _TOLERANCE = 1e-3  # of the largest output, or the largest gradient of a variable; rounding is below 1e-4
 _LENGTH = 512  # S: attention windows and relative positions act on long sequences only
 # Replace values of the model's configuration: sizes, rates of dropout, and the initializer_range, which is not used.
@@ -73,22 +75,23 @@ def _compare(form: Form, config: BertConfig, packed: bool, first_position_only: 
     with tf.device("CPU"):
         try:
             model = _build_model(config, packed, first_position_only)
-        except (TypeError, ValueError, AttributeError, tf.errors.OpError):
+        except _MISFITS:
             return False  # An edit whose settings do not fit the sizes of the small model cannot be checked.
         parts = split_model(model)
         assert parts
         features = {name: tf.constant(values) for name, values in _make_features(packed).items() if name in model.input}
         expected = _outputs_and_gradients(model, model, features, training)
         try:
-            with _run_functions_eagerly():  # XLA would take seconds to compile them
+            with run_functions_eagerly():  # XLA would take seconds to compile them
                 found = _outputs_and_gradients(model, form(parts), features, training)
-        except (TypeError, ValueError, AttributeError, tf.errors.OpError):
+        except _MISFITS:
             found = [None] * len(expected)
         return all(map(_is_close, found, expected))
 
 
 @contextlib.contextmanager
-def _run_functions_eagerly() -> Iterator[None]:
+def run_functions_eagerly() -> Iterator[None]:
+    """Runs every tf.function without tracing it."""
     before = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
