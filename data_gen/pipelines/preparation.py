@@ -12,6 +12,8 @@ from data_gen.rules.instances import InstanceConfig
 from data_gen.text import exclusion, word_boundaries
 from data_gen.text.exclusion import ExcludedTexts
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries
+from official_bert.data import manifest
+from official_bert.data.masking_rates import MaskingRates
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.tokenization.casing import describe_contradiction
@@ -74,7 +76,7 @@ def make_instance_config(options: RecordOptions, vocab: dict[str, int]) -> Insta
         masked_lm_prob=options.masked_lm_prob,
         short_seq_prob=options.short_seq_prob,
         do_whole_word_mask=options.do_whole_word_mask,
-        masking_rates=options.masking_rates,
+        masking_rates=MaskingRates.parse(options.masking_rates),
         sentence_objective=options.sentence_objective,
         cls=vocab[exact.CLS],
         sep=vocab[exact.SEP],
@@ -89,7 +91,7 @@ def _make_recorded_flags(
     flags = {name: value for name, value in dataclasses.asdict(options).items() if name not in ignored}
     flags |= options.casing.settings | ({"word_boundaries": boundaries.identity} if boundaries else {})
     if exclude_files:
-        flags["exclude_texts"] = exclusion.describe_files(exclude_files)
+        flags["exclude_texts"] = manifest.describe_files(exclude_files)
     return {**flags, "output_file": [os.path.basename(path) for path in options.output_file]}
 
 

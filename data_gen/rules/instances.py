@@ -7,7 +7,6 @@ A document is a list of sentences, and a sentence is a list of token ids.
 """
 
 import dataclasses
-import functools
 import random
 from collections.abc import Iterator, Sequence
 
@@ -54,13 +53,8 @@ class InstanceConfig:
     cls: int
     sep: int
     vocabulary: masking.MaskingVocabulary
-    masking_rates: str = str(BERT_RATES)
+    masking_rates: MaskingRates = BERT_RATES
     sentence_objective: str = NEXT_SENTENCE
-
-    @functools.cached_property
-    def rates(self) -> MaskingRates:
-        """The rates at which predicted tokens are replaced by [MASK], kept, or replaced by a random token."""
-        return MaskingRates.parse(self.masking_rates)
 
 
 def make_instances(documents: list[Document], config: InstanceConfig, rng: random.Random) -> Iterator[list[Instance]]:
@@ -163,7 +157,7 @@ def _finish(
     ids, segment_ids = pairs.join(config.cls, config.sep, a, b)
     budget = masking.number_to_predict(len(ids), config.masked_lm_prob, config.max_predictions_per_seq)
     masked, positions, labels = masking.mask(
-        ids, budget, config.vocabulary, config.do_whole_word_mask, rng, config.rates
+        ids, budget, config.vocabulary, config.do_whole_word_mask, rng, config.masking_rates
     )
     special = ids.count(config.cls) + ids.count(config.sep)
     return Instance(masked, segment_ids, special, positions, labels, is_random_next)

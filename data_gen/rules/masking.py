@@ -8,8 +8,6 @@ import dataclasses
 import functools
 import random
 
-import numpy as np
-
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization import exact
 
@@ -29,11 +27,6 @@ class MaskingVocabulary:
     continuations: frozenset[int]
     unmaskable: frozenset[int]
     mask: int
-
-    @functools.cached_property
-    def words_array(self) -> np.ndarray:
-        """The attribute `words` as an array."""
-        return np.array(self.words)
 
     @functools.cached_property
     def mark(self) -> int:

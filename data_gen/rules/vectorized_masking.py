@@ -59,10 +59,10 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
     positions[row, slot] = column
     labels[row, slot] = ids[row, column]
     kind = random.uniform(len(row))
-    words = config.vocabulary.words_array
+    words, rates = np.array(config.vocabulary.words), config.masking_rates
     random_ids = words[random.below(np.full(len(row), len(words)))]
-    same_or_random = np.where(kind < config.rates.mask_or_same_probability, ids[row, column], random_ids)
-    new = np.where(kind < config.rates.mask_probability, config.vocabulary.mask, same_or_random)
+    same_or_random = np.where(kind < rates.mask_or_same_probability, ids[row, column], random_ids)
+    new = np.where(kind < rates.mask_probability, config.vocabulary.mask, same_or_random)
     masked_ids = ids.copy()
     masked_ids[row, column] = new
     return masked_ids, positions, labels, predictions

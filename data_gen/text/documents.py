@@ -2,7 +2,7 @@
 
 import collections
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool, counts: collections.Co
         yield from map(str.strip, lines)
 
 
-def group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
+def group_lines(lines: Iterable[str]) -> Iterator[list[str]]:
     """Groups stripped lines into documents, which are lists of lines. An empty line ends a document."""
     for has_text, group in itertools.groupby(lines, bool):
         if has_text:

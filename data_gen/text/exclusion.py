@@ -4,12 +4,11 @@ Texts are compared without white space, so line breaks and sentence boundaries d
 """
 
 import collections
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.utils import files, row_files, tables
+from official_bert.utils import row_files, tables
 from official_bert.utils.bad_rows import NoBadRows
 from official_bert.utils.counting import pluralize
 
@@ -115,11 +114,6 @@ def load_described(patterns: list[str]) -> tuple[list[str], ExcludedTexts | None
             f"(ignoring {excluded.too_short:,} of fewer than {MIN_CHARACTERS} characters)"
         )
     return paths, excluded
-
-
-def describe_files(paths: list[str]) -> list[dict[str, str]]:
-    """Returns the names and SHA-256 hashes of files, to store in a manifest."""
-    return [{"file": os.path.basename(path), "sha256": files.sha256(path)} for path in paths]
 
 
 def _read_texts(path: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from data_gen.options import TextOptions
+from data_gen.text.documents import group_lines
 from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, streams, tables
@@ -283,15 +284,8 @@ def _detect_text_format(path: str, head: Iterable[bytes], language: str) -> str:
 
 
 def _read_plain_text(lines: Iterable[str], split: Callable[[str], list[str]]) -> Iterator[Document]:
-    document: Document = []
-    for line in lines:
-        if line:
-            document.extend(split(line))
-        elif document:
-            yield document
-            document = []
-    if document:
-        yield document
+    for group in group_lines(lines):
+        yield [sentence for line in group for sentence in split(line)]
 
 
 def _keep_line(line: str) -> list[str]:
@@ -318,7 +312,7 @@ def _read_wikiextractor(path: str, lines: Iterable[str], split: Callable[[str], 
         elif line:
             if not opened:
                 raise UserError(
-                    f"{path}, line {number}: text outside of <doc ...> and </doc>: {_shorten(line)}; expected "
+                    f"{path}, line {number}: text outside of <doc ...> and </doc>: {tables.shorten(line)}; expected "
                     "WikiExtractor's output; pass another --input_format"
                 )
             line = _unescape(line)
@@ -352,7 +346,3 @@ def _read_jsonl(
 def _unescape(text: str) -> str:
     """Reverses the HTML escapes that newer versions of WikiExtractor write, and no others."""
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:60]} ..."

@@ -6,7 +6,7 @@ import fnmatch
 import glob
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from official_bert.data.record_reader import track_reading
@@ -165,9 +165,13 @@ def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -
         vocabulary: The text of the vocabulary. Its hash is included.
         inputs: The text files. Their names and hashes are included.
     """
-    progress = track_reading("hashing the text", inputs)
-    described = [{"file": os.path.basename(path), "sha256": files.sha256(path, progress)} for path in inputs]
+    described = describe_files(inputs, track_reading("hashing the text", inputs))
     return {"format": FORMAT, "flags": flags, "vocabulary": vocabulary, "inputs": described}
+
+
+def describe_files(paths: list[str], progress: Callable[[int], None] | None = None) -> list[dict[str, str]]:
+    """Returns the names and SHA-256 hashes of files. See `files.sha256` for `progress`."""
+    return [{"file": os.path.basename(path), "sha256": files.sha256(path, progress)} for path in paths]
 
 
 def sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:

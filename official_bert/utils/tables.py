@@ -290,12 +290,12 @@ def parse_json_lines(path: str, lines: Iterable[str], bad_rows: BadRows) -> Iter
         try:
             value = files.parse_json(line, reject_nan=True)
         except UserError as error:
-            bad_rows.add(path, number, f"{error}: {_shorten(line)}; expected an object per line")
+            bad_rows.add(path, number, f"{error}: {shorten(line)}; expected an object per line")
             continue
         if isinstance(value, dict):
             yield number, value
         else:
-            bad_rows.add(path, number, f"expected a JSON object, received {_shorten(line)}; {_JSON_ROWS}")
+            bad_rows.add(path, number, f"expected a JSON object, received {shorten(line)}; {_JSON_ROWS}")
 
 
 def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
@@ -324,5 +324,6 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Returns the beginning of a text, for a message."""
     return text if len(text) <= _MAX_NAME_LENGTH else f"{text[:_MAX_NAME_LENGTH]} ..."

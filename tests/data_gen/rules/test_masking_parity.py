@@ -57,7 +57,7 @@ def mask_by_reference(
 
 def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
     config = make_instance_config(
-        max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, masked_lm_prob=PROBABILITY, masking_rates=str(rates),
+        max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, masked_lm_prob=PROBABILITY, masking_rates=rates,
         do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.of(VOCAB),
     )  # fmt: skip
     masked, positions, _, predictions = vectorized_masking.mask(ids, length, config, Random("parity"))
