@@ -280,6 +280,11 @@ def read_rows(
         problem = problem or next(filter(None, (tables.find_text_problem(texts, [name]) for name in texts)), "")
         if problem:
             bad_rows.add(path, line, problem)
+        if not silent:
+            silent = True  # One note per file is enough.
+            used = [name for name in exports.list_trained_columns(table) if name in row] or inputs
+            if unused := [name for name in row if name not in (*used, exports.ID) and not name.startswith("ending")]:
+                print(f"note: {path}: columns that the model does not use: {tables.format_names(unused)}", flush=True)
         yield values | _get_id(row)
 
 

@@ -255,14 +255,16 @@ def test_an_output_file_with_the_ending_of_another_format_is_refused(name: str):
     assert_refused(rf"--output_file is {name}.*\.jsonl", BatchPredictionOptions, "exports", "in.csv", name)
 
 
-def test_a_note_about_the_file_is_printed_once(export_dir: str, tmp_path: pathlib.Path, capsys):
+def test_notes_about_the_file_are_printed_once(export_dir: str, tmp_path: pathlib.Path, capsys):
     export = shutil.copytree(export_dir, tmp_path / "exports")
     table = {"columns": ["text", "label"], "text_column": "text", "label_column": "label"}
     (export / "10" / exports.METADATA_FILE).write_text(json.dumps({"inputs": ["text"], "table": table}))
     (tmp_path / "in.csv").write_text("text,label\na,x\nb,y\n")
     run(str(export), tmp_path, "in.csv")
     assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == ["a", "b"]
-    assert capsys.readouterr().out.count("in.csv, line 1 has the column names") == 1
+    printed = capsys.readouterr().out
+    assert printed.count("in.csv, line 1 has the column names") == 1
+    assert printed.count("columns that the model does not use: label\n") == 1
 
 
 @pytest.mark.parametrize("store", ["xz", "tfds", *stored_texts.STORED])
