@@ -213,53 +213,26 @@ def make_any_length_spec(values: Array) -> tf.TensorSpec:
     return tf.TensorSpec((*values.shape[:-1], None) if has_length else values.shape, values.dtype)
 
 
-def make_dataset(
-    batch: Callable[[Array], tuple[Any, ...]], draw_batches: Callable[[], Sequence[Array]]
-) -> tf.data.Dataset:
-    """Returns a dataset for Keras' `fit` that makes each batch from row indices.
-
-    Args:
-        batch: Function of row indices [B] that returns inputs, targets and possibly weights: arrays or dicts of arrays
-            [B, ...]. The last axis of int32 arrays with several axes is the sequence, whose length may vary.
-        draw_batches: Function that returns the row indices of each batch. It is called for each epoch, and once before.
-    """
-
-    def batches() -> Iterator[tuple[Any, ...]]:
-        retune_allocator()  # here, because TensorFlow changes the settings when it creates the data set
-        for rows in draw_batches():
-            yield batch(rows)
-
-    first = draw_batches()
-    sizes = {len(rows) for rows in first}
-    size = sizes.pop() if len(sizes) == 1 else None
-
-    return _build_dataset(batches, batch(first[0]), size, len(first))
-
-
-def make_streamed_dataset(batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int) -> tf.data.Dataset:
+def make_dataset(batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int) -> tf.data.Dataset:
     """Returns a dataset for Keras' `fit` from an iterator over batches, whose sizes may differ.
 
     Args:
-        batches: Function that returns an iterator over batches, which are like the results of `batch` in
-            `make_dataset`. It is called for each epoch, and once before to get a first batch.
+        batches: Function that returns an iterator over batches. It is called for each epoch, and once before to get a
+            first batch. A batch is a tuple of inputs, targets and possibly weights: arrays or dicts of arrays [B, ...].
+            The last axis of int32 arrays with several axes is the sequence, whose length may vary.
         cardinality: Number of batches, or tf.data's constant for an unknown number.
 
     Raises:
         UserError: If `batches` yields no batch.
     """
+
+    def spec(values: Array) -> tf.TensorSpec:
+        one = make_any_length_spec(values)
+        return tf.TensorSpec((None, *one.shape[1:]), one.dtype)
+
     first = next(batches(), None)
     if first is None:
         raise UserError("the data set is empty; pass at least one example")
-    return _build_dataset(batches, first, None, cardinality)
-
-
-def _build_dataset(
-    batches: Callable[[], Iterator[tuple[Any, ...]]], first: tuple[Any, ...], size: int | None, cardinality: int
-) -> tf.data.Dataset:
-    def spec(values: Array) -> tf.TensorSpec:
-        one = make_any_length_spec(values)
-        return tf.TensorSpec((size, *one.shape[1:]), one.dtype)
-
     options = make_dataset_options(tf.data.experimental.AutoShardPolicy.OFF)
     signature = tf.nest.map_structure(spec, first)
     # TensorFlow never releases the function passed to from_generator, so that function must not keep the data, and
@@ -269,6 +242,7 @@ def _build_dataset(
     def call() -> Iterator[tuple[Any, ...]]:
         generator = reference()
         assert generator is not None, "the data set was deleted"
+        retune_allocator()  # here, because TensorFlow changes the settings when it creates the data set
         return generator()
 
     dataset = tf.data.Dataset.from_generator(call, output_signature=signature)

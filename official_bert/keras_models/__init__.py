@@ -4,25 +4,11 @@ Importing this package registers every class that a .keras file may contain, so 
 No other package imports this one: users find its classes in official_bert.
 """
 
-from official_bert.keras_models import (
-    masked_lm,
-    multiple_choice,
-    question_answerer,
-    text_classifier,
-    text_encoder,
-    text_regressor,
-    token_tagger,
-)
+import importlib
+import pkgutil
+
 from official_bert.kinds.model import import_models
 
 import_models()
-
-__all__ = [
-    "masked_lm",
-    "multiple_choice",
-    "question_answerer",
-    "text_classifier",
-    "text_encoder",
-    "text_regressor",
-    "token_tagger",
-]
+for module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{module.name}")

@@ -281,11 +281,15 @@ class Inputs:
                 prints_note=self._prints_notes,
             )
 
-        return self._make_dataset(examples, draw_batches)
+        return self._make_dataset(examples, batch_size, draw_batches)
 
     def evaluation(self, examples: Examples, batch_size: int) -> tf.data.Dataset:
         """Returns a data set of evaluation batches, like `training`. Texts are sorted by length."""
-        return self._make_dataset(examples, lambda features: batches.batch_by_length(row_lengths(features), batch_size))
+
+        def draw_batches(features: Features) -> Array:
+            return batches.batch_by_length(row_lengths(features), batch_size)
+
+        return self._make_dataset(examples, batch_size, draw_batches)
 
     def figures_of_texts(self, examples: Examples, batch_size: int) -> dict[str, Any]:
         """Returns the loss and the metrics of the mean logits of each text, if texts are read in several windows.
@@ -308,13 +312,18 @@ class Inputs:
         metrics = model.compute_metrics(None, targets, logits, examples.weights if model._weighs_metrics else None)
         return {name: float(value) for name, value in {**metrics, "loss": loss}.items()}
 
-    def _make_dataset(self, examples: Examples, draw_batches: Callable[[Features], Array]) -> tf.data.Dataset:
+    def _make_dataset(
+        self, examples: Examples, batch_size: int, draw_batches: Callable[[Features], Array]
+    ) -> tf.data.Dataset:
         features = self._featurize(examples.items)
         self._print_truncation(features.num_truncated, len(examples.items))
         weights = self._row_weights(features, examples)
-        return batches.make_dataset(
-            lambda rows: self._batch(features, rows, weights), lambda: self._list_batch_rows(draw_batches(features))
-        )
+
+        def iterate_batches() -> Iterator[tuple[Any, ...]]:
+            for rows in self._list_batch_rows(draw_batches(features)):
+                yield self._batch(features, rows, weights)
+
+        return batches.make_dataset(iterate_batches, -(-len(features) // batch_size))
 
     def _list_batch_rows(self, batch_indices: Array) -> list[Array]:
         """Returns the indices in Features of the texts or windows of each batch.
@@ -408,8 +417,8 @@ class Inputs:
                 yield self._batch(features, rows, self._row_weights(features, examples), first)
                 first += len(features)
 
-        dataset = batches.make_streamed_dataset(batches_of_ids, int(data.cardinality()))
-        self._num_texts = self._num_truncated = 0  # make_streamed_dataset read a first batch for its shapes
+        dataset = batches.make_dataset(batches_of_ids, int(data.cardinality()))
+        self._num_texts = self._num_truncated = 0  # make_dataset read a first batch for its shapes
         return dataset
 
     @property

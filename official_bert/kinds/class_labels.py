@@ -176,9 +176,7 @@ def _find_number(value: Any, class_indices: Mapping[str, int], are_names: bool) 
     """
     if isinstance(value, bytes | np.bytes_):
         value = bytes(value).decode("utf-8", "replace")
-    if isinstance(value, str):
-        return class_indices.get(value, class_indices.get(class_name(value), -1))
-    if are_names:
+    if are_names or isinstance(value, str):
         return class_indices.get(str(value), class_indices.get(class_name(value), -1))
     number = to_number(value)
     return int(number) if number.is_integer() else -1

@@ -142,37 +142,20 @@ def _measure_candidates(hits: Array, total: int, measure: str) -> Array:
     return np.asarray(values)
 
 
-def bin_confidences(confidences: Array, is_correct: Array) -> list[tuple[float, float, int]]:
-    """Sorts predictions into 15 bins by confidence. Bins without predictions are left out.
+def calibration_error(confidences: Array, is_correct: Array) -> float:
+    """Returns the expected calibration error: the difference between confidence and accuracy, averaged over 15 bins.
+
+    The bins have equal widths. They are weighted by their number of predictions.
 
     Args:
         confidences: Values from 0 to 1, of any shape.
         is_correct: 0 or 1, of the same shape.
-
-    Returns:
-        For each bin, the mean confidence, the accuracy and the number of predictions.
     """
     confidences, is_correct = np.ravel(confidences), np.ravel(is_correct)
     bins = np.minimum((confidences * _NUM_BINS).astype(int), _NUM_BINS - 1)
-    return [
-        (float(confidences[bins == each].mean()), float(is_correct[bins == each].mean()), int((bins == each).sum()))
-        for each in range(_NUM_BINS)
-        if (bins == each).any()
-    ]
-
-
-def calibration_error(confidences: Array, is_correct: Array) -> float:
-    """Returns the expected calibration error: the difference between confidence and accuracy, averaged over the bins.
-
-    Bins are weighted by their number of predictions.
-
-    Args:
-        confidences: Values from 0 to 1, of any shape.
-        is_correct: 0 or 1, of the same shape.
-    """
-    points = bin_confidences(confidences, is_correct)
-    total = sum(count for *_, count in points)
-    return sum(abs(confidence - accuracy) * count for confidence, accuracy, count in points) / total if total else 0.0
+    # In each bin, the number of predictions times the mean of the differences.
+    differences = np.bincount(bins, confidences - is_correct)
+    return float(np.abs(differences).sum() / max(len(bins), 1))
 
 
 def compute_coverage(confidences: Array, is_correct: Array) -> list[tuple[float, float, float]]:

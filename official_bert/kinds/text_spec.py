@@ -117,7 +117,7 @@ class TextSpec(KindSpec):
 
     def certainty(self, prediction: Any) -> float | None:
         """Returns the probability of the predicted label of one example, or None if the kind is regression."""
-        return float(max(prediction))
+        return None
 
     def outcomes(self, predictions: Array, examples: Sequence[TextExample]) -> list[Outcome]:
         outcomes = []

@@ -26,9 +26,17 @@ from official_bert.utils.bad_rows import BadRowError, BadRows
 _BINARY = ("0", "1")
 _ENTAILS = ("entailment", "not_entailment")
 _RELATIONS = ("contradiction", "entailment", "neutral")
+_MATTHEWS = ("matthews_correlation", "accuracy")
 _HIGHEST_SCORE = 5.0  # STS-B: from 0 to 5
 
-Metrics = Callable[[Array, Array], dict[str, float]]
+# The scores of the original, as functions of the predicted and the expected labels.
+_SCORES: dict[str, Callable[[Array, Array], float]] = {
+    "accuracy": scores.accuracy,
+    "f1": scores.f1,
+    "matthews_correlation": scores.matthews,
+    "pearson": scores.pearson,
+    "spearman": scores.spearman,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +44,7 @@ class GlueSpec:
     """The scores and the file format of a GLUE task.
 
     Attributes:
-        compute: Function from predicted and expected labels to scores by name. The first score selects the best
-            checkpoint.
+        scores: Names of the scores. The first score selects the best checkpoint.
         submission: Name of the file to submit to the leaderboard, by test split.
         text_a: Column of the first text.
         text_b: Column of the second text, or None.
@@ -49,7 +56,7 @@ class GlueSpec:
         without_header: Column names by split, for files without a header.
     """
 
-    compute: Metrics
+    scores: tuple[str, ...] = ("accuracy",)
     submission: dict[str, str]
     text_a: str
     text_b: str | None = None
@@ -115,47 +122,30 @@ def _parse_label(text: str, labels: tuple[str, ...] | None) -> float:
     return labels.index(text)
 
 
-def _accuracy(predicted: Array, expected: Array) -> dict[str, float]:
-    return {"accuracy": scores.accuracy(predicted, expected)}
-
-
-def _accuracy_and_f1(predicted: Array, expected: Array) -> dict[str, float]:
-    return {**_accuracy(predicted, expected), "f1": scores.f1(predicted, expected)}
-
-
-def _matthews(predicted: Array, expected: Array) -> dict[str, float]:
-    return {"matthews_correlation": scores.matthews(predicted, expected), **_accuracy(predicted, expected)}
-
-
-def _correlations(predicted: Array, expected: Array) -> dict[str, float]:
-    return {"pearson": scores.pearson(predicted, expected), "spearman": scores.spearman(predicted, expected)}
-
-
 _MATCHED, _MISMATCHED = "{}_matched", "{}_mismatched"
 _MNLI_SPLITS = [TRAIN, *(name.format(split) for split in (DEV, TEST) for name in (_MATCHED, _MISMATCHED))]
 
 SPECS = {
     "cola": GlueSpec(
-        compute=_matthews, submission={TEST: "CoLA"}, text_a="sentence", labels=_BINARY,
+        scores=_MATTHEWS, submission={TEST: "CoLA"}, text_a="sentence", labels=_BINARY,
         without_header=dict.fromkeys((TRAIN, DEV), ("source", "label", "star", "sentence")),
     ),
     "sst-2": GlueSpec(
-        compute=_accuracy, submission={TEST: "SST-2"}, text_a="sentence", labels=_BINARY,
+        submission={TEST: "SST-2"}, text_a="sentence", labels=_BINARY,
     ),
     "mrpc": GlueSpec(
-        compute=_accuracy_and_f1, submission={TEST: "MRPC"},
+        scores=("accuracy", "f1"), submission={TEST: "MRPC"},
         text_a="#1 String", text_b="#2 String", label="Quality", labels=_BINARY,
     ),
     "sts-b": GlueSpec(
-        compute=_correlations, submission={TEST: "STS-B"},
+        scores=("pearson", "spearman"), submission={TEST: "STS-B"},
         text_a="sentence1", text_b="sentence2", label="score", labels=None,
     ),
     "qqp": GlueSpec(
-        compute=_accuracy_and_f1, submission={TEST: "QQP"},
+        scores=("accuracy", "f1"), submission={TEST: "QQP"},
         text_a="question1", text_b="question2", label="is_duplicate", labels=_BINARY,
     ),
     "mnli": GlueSpec(
-        compute=_accuracy,
         submission={_MATCHED.format(TEST): "MNLI-m", _MISMATCHED.format(TEST): "MNLI-mm"},
         text_a="sentence1", text_b="sentence2", label="gold_label", labels=_RELATIONS,
         splits={split: (split,) for split in _MNLI_SPLITS},
@@ -163,17 +153,17 @@ SPECS = {
         test_splits=(_MATCHED.format(TEST), _MISMATCHED.format(TEST)),
     ),
     "qnli": GlueSpec(
-        compute=_accuracy, submission={TEST: "QNLI"}, text_a="question", text_b="sentence", labels=_ENTAILS,
+        submission={TEST: "QNLI"}, text_a="question", text_b="sentence", labels=_ENTAILS,
     ),
     "rte": GlueSpec(
-        compute=_accuracy, submission={TEST: "RTE"}, text_a="sentence1", text_b="sentence2", labels=_ENTAILS,
+        submission={TEST: "RTE"}, text_a="sentence1", text_b="sentence2", labels=_ENTAILS,
     ),
     "wnli": GlueSpec(
-        compute=_accuracy, submission={TEST: "WNLI"}, text_a="sentence1", text_b="sentence2", labels=_BINARY,
+        submission={TEST: "WNLI"}, text_a="sentence1", text_b="sentence2", labels=_BINARY,
     ),
     # The diagnostic set has no training data. It tests models of mnli.
     "ax": GlueSpec(
-        compute=_matthews, submission={TEST: "AX"}, text_a="sentence1", text_b="sentence2", labels=_RELATIONS,
+        scores=_MATTHEWS, submission={TEST: "AX"}, text_a="sentence1", text_b="sentence2", labels=_RELATIONS,
         splits={TEST: ("AX", "diagnostic")}, eval_splits=(),
     ),
 }  # fmt: skip
@@ -199,11 +189,12 @@ class GlueTask(TextTask):
     @property
     def score_names(self) -> tuple[str, ...]:
         two_classes = len(self.spec.labels or ()) == 2
-        return (*self._glue.compute(np.arange(2), np.arange(2)), *(scores.TWO_CLASS_SCORES if two_classes else ()))
+        return (*self._glue.scores, *(scores.TWO_CLASS_SCORES if two_classes else ()))
 
     def metrics(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
         predicted = np.array(self.spec.predicted_labels(predictions))
-        values = self._glue.compute(predicted, np.array([example.label for example in examples]))
+        expected = np.array([example.label for example in examples])
+        values = {name: _SCORES[name](predicted, expected) for name in self._glue.scores}
         if isinstance(self.spec, ClassificationSpec):
             values |= self.spec.two_class_scores(predictions, examples)
         return values

@@ -231,6 +231,16 @@ def test_lengths_are_rounded_up_further_where_each_is_compiled(is_compiled: bool
     assert {inputs["input_ids"].shape[1] for inputs, _ in batches} == lengths
 
 
+def test_epochs_may_leave_out_rows_with_equal_texts():
+    model = official_bert.TextEncoder(CONFIG, "\n".join(WORDS))
+    data = model._create_inputs(verbose=0)
+    examples = data.examples([("cat", "dog"), ("cat", "mat"), ("sun", "ran"), ("the", "sat")], None)
+    batches, sizes = data.training(examples, 2, True), set()
+    for data.epoch in (11, 12):
+        sizes |= {len(inputs["input_ids"]) for inputs, _ in batches.as_numpy_iterator()}
+    assert sizes == {1, 2}
+
+
 def test_an_unused_prediction_of_a_masked_lm_has_no_label(masked_lm):
     data = masked_lm._create_inputs()
     ((_, targets),) = data.training(data.examples(["cat"], None), 1, False).as_numpy_iterator()

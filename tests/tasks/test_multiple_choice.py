@@ -39,8 +39,8 @@ def make_task(name: str, folder: pathlib.Path) -> MultipleChoiceTask:
 @pytest.mark.parametrize(("name", "row", "reason"), [
     ("a.csv", "7,v,p,s,a,b,c,d", "line 4: 8 columns; expected 9: , video-id, sent1, "),  # the first row has two lines
     ("a.csv", "7,v,p,s,a,b,c,d,0,more", "line 4: 10 columns; expected 9: , video-id, sent1, "),
-    ("a.csv", "7,v,p,s,a,b,c,d,4", "line 4: the label is 4; expected 0 to 3"),
-    ("a.csv", "7,v,p,s,a,b,c,d,-1", "line 4: the label is -1; expected 0 to 3"),
+    ("a.csv", "7,v,p,s,a,b,c,d,4", "line 4: the label is '4'; expected 0 to 3"),
+    ("a.csv", "7,v,p,s,a,b,c,d,-1", "line 4: the label is '-1'; expected 0 to 3"),
     ("a.csv", "7,v,p,s,a,b,c,d,--3", "line 4: the label is '--3'; expected 0 to 3"),
     ("a.csv", "7,v,p,s,a,b,c,d," + "9" * 5000, f"line 4: the label is '{'9' * 60}'; expected 0 to 3"),
     ("a.csv", "7,v,p,s,a,b,c,d,gold", "line 4: the label is 'gold'; expected 0 to 3"),

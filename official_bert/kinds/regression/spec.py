@@ -52,9 +52,6 @@ class RegressionSpec(TextSpec):
     def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
         return {"value": self.predicted_labels(predictions)}
 
-    def certainty(self, prediction: Any) -> None:
-        return None
-
     def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
         predicted, expected = np.asarray(predictions), np.array([example.label for example in examples])
         return {
