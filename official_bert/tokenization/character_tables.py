@@ -9,7 +9,6 @@ canonical order of combining marks.
 import functools
 import sys
 import unicodedata
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -55,10 +54,9 @@ def character_tables(casing: Casing) -> CharacterTables:
     cased = BasicTokenizer(do_lower_case=False)
     forms: dict[tuple[tuple[int, int], ...], int] = {((ITSELF, 0),): 0}
     properties = np.full(sys.maxunicode + 1, STARTER, np.int32)
-    codes = [code for code in range(sys.maxunicode + 1) if _may_change(code)]  # all others are their own form
-    for code, words in zip(codes, _words_between_letters(codes, tokenizer), strict=True):
+    for code in filter(_may_change, range(sys.maxunicode + 1)):  # all others are their own form
         character = chr(code)
-        form = _form(character, words, casing.strip_accents)
+        form = _form(character, tokenizer.tokenize(f"a{character}a"), casing.strip_accents)
         value = forms.setdefault(form, len(forms)) * FORM
         if unicodedata.category(character) == "Mn":
             value |= NON_SPACING
@@ -82,20 +80,6 @@ def character_tables(casing: Casing) -> CharacterTables:
 def _may_change(code: int) -> bool:
     category = unicodedata.category(chr(code))
     return category != "Cs" and (code < _FIRST_UNCHANGED or category not in ("Cn", "Co"))
-
-
-def _words_between_letters(codes: list[int], tokenizer: BasicTokenizer) -> Iterator[list[str]]:
-    """Yields for each character c the words into which the exact tokenizer splits "aca".
-
-    All of these strings are tokenized as one text, which is much faster.
-    """
-    words = iter(tokenizer.tokenize(" ".join(f"a{chr(code)}a" for code in codes)))
-    for _ in codes:
-        between = [next(words)]
-        if between == ["a"]:  # c is a space or a word of its own
-            while len(between) == 1 or between[-1] != "a":
-                between.append(next(words))
-        yield between
 
 
 def _form(character: str, words: list[str], sorts_marks: bool) -> tuple[tuple[int, int], ...]:
