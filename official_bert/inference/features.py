@@ -4,6 +4,7 @@ B batch size, S sequence length, T tokens of a text, L selected layers, H hidden
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -122,11 +123,7 @@ class FeatureExtractor:
         self.texts_at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
         self._batch_size = batch_size
         spec = _FeatureSpec(loaded.tokenizer, max_seq_length, pooling, align, normalize, is_split_into_words)
-        encode = _compile_encoder(loaded, layers)
-
-        def compute(features: Features, batch_size: int) -> Outputs:
-            return compute_outputs(encode, features, batch_size, max_seq_length)["values"]
-
+        compute = functools.partial(compute_outputs, _compile_encoder(loaded, layers), max_seq_length=max_seq_length)
         self._predictor = KerasPredictor(spec, loaded.tokenizer, max_seq_length, compute)
 
     def extract(self, texts: Iterable[str | Sequence[str]]) -> Iterator[TextFeatures]:
@@ -242,7 +239,7 @@ class _FeatureSpec(KindSpec):
 def _compile_encoder(loaded: Loaded, layers: Sequence[int]) -> tf.types.experimental.PolymorphicFunction:
     """Returns a TensorFlow function that computes the selected layers of an encoder.
 
-    It maps a dict of input_ids, input_mask and segment_ids, int32 [B, S], to {"values": float32 [B, S, L, H]}.
+    It maps a dict of input_ids, input_mask and segment_ids, int32 [B, S], to float32 [B, S, L, H].
     """
     encoder = build_encoder(
         loaded.config, return_all_layers=True, dtype=loaded.model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
@@ -253,9 +250,8 @@ def _compile_encoder(loaded: Loaded, layers: Sequence[int]) -> tf.types.experime
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in encoder.input}
 
     @tf.function(input_signature=[signature])
-    def encode(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def encode(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         outputs = model(inputs, training=False)
-        values = tf.stack([outputs[str(layer)] for layer in layers], axis=2)
-        return {"values": tf.cast(values, tf.float32)}
+        return tf.cast(tf.stack([outputs[str(layer)] for layer in layers], axis=2), tf.float32)
 
     return encode

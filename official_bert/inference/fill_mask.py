@@ -4,6 +4,7 @@ P masks of a text, V tokens of the vocabulary
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,9 +79,7 @@ def make_predictor(loaded: Loaded, top_k: int) -> KerasPredictor:
         inputs = {**inputs, "masked_lm_positions": tf.constant(positions, tf.int32)}
         return loaded.model(inputs, training=False)["masked_lm_logits"]
 
-    def compute(features: Features, batch_size: int) -> Outputs:
-        return compute_outputs(forward, features, batch_size, max_seq_length)
-
+    compute = functools.partial(compute_outputs, forward, max_seq_length=max_seq_length)
     spec = _FillMaskSpec(tokenizer=loaded.tokenizer, top_k=top_k)
     return KerasPredictor(spec, loaded.tokenizer, max_seq_length, compute)
 
