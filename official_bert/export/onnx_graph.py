@@ -72,7 +72,9 @@ def onnx_model(
     writer = _ModelWriter(graph, model, values)
     converted = model if pooling is None else build_vector_model(model, pooling, layers)
     if pooling is not None:
-        outputs = {"vector": writer.vectors(pooling, layers, normalize)}
+        vector = writer.pool(pooling, layers)
+        normalized = graph.node("LpNormalization", [vector], "normalized", axis=-1, p=2) if normalize else vector
+        outputs = {"vector": normalized}
         shapes = {"vector": converted.output.shape}
     else:
         by_name = model.output if isinstance(model.output, dict) else {"logits": model.output}
@@ -169,21 +171,16 @@ class _ModelWriter:
                 self._write_layer(self._layers[key])
         return self._values[key]
 
-    def vectors(self, pooling: str, chosen: Sequence[int], normalize: bool = False) -> str:
+    def pool(self, pooling: str, chosen: Sequence[int]) -> str:
         """Adds the pooling of token vectors into text vectors (see modeling/pooling.py).
 
         Args:
             pooling: The pooling method.
             chosen: Numbers of the L blocks whose outputs are concatenated, from 1, or from -1 for the last block.
-            normalize: Whether to scale the vectors to length 1.
 
         Returns:
             The name of the text vectors [B, L * H].
         """
-        vector = self._pooled(pooling, chosen)
-        return self._graph.node("LpNormalization", [vector], "normalized", axis=-1, p=2) if normalize else vector
-
-    def _pooled(self, pooling: str, chosen: Sequence[int]) -> str:
         graph = self._graph
         if pooling == POOLED:
             return self.value(self._model.output["pooled_output"])
