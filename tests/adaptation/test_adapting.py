@@ -79,7 +79,7 @@ def test_repeated_call_returns_the_stored_result(adapted, capsys):
             text.write_bytes(before)
 
 
-def test_report_says_whether_the_loss_fell_or_rose_and_explains_unusual_first_losses():
+def test_report_states_whether_the_loss_fell_and_explains_unusual_initial_losses():
     result = Adaptation(Change(3.0, 3.1604), Change(5.0, 4.75), Change(1.0, 1.0), [])
     assert re.search(r"domain .* 3.0000 .* 3.1604 .* 0.1604 worse .*\ngeneral .* 0.2500 better", str(result))
     assert training.explain_first_losses(result, vocab_size=1000, has_masked_lm=True) == []
@@ -103,7 +103,7 @@ def test_moved_folder_can_be_resumed(source, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_text_of_single_sentences_is_learned_without_pairs(source, tmp_path, capsys):
+def test_text_of_single_sentence_documents_is_trained_without_sentence_pairs(source, tmp_path, capsys):
     text, folder, new_words = write_text(tmp_path / "text.txt", 100, 1), tmp_path / "model", tmp_path / "words.txt"
     new_words.write_text("sunny\nrunning\n<user>\n")
     options = make_options(source, text, folder, num_train_steps=1, new_words_file=str(new_words))

@@ -32,7 +32,7 @@ def list_documents(path: str | pathlib.Path) -> set[str]:
     return {document.strip() for document in pathlib.Path(path).read_text().split("\n\n") if document.strip()}
 
 
-def test_documents_are_held_out_whole_none_is_lost_and_equal_ones_are_on_one_side(prepare, tmp_path):
+def test_documents_are_held_out_completely_and_duplicates_stay_on_one_side(prepare, tmp_path):
     text = pathlib.Path(write_text(tmp_path / "text.txt", documents=100))
     text.write_text("\n".join([text.read_text()] * 3))
     facts, held, kept = prepare(str(text), records.HELDOUT, records.DOMAIN, heldout_share=0.1)
@@ -52,7 +52,7 @@ def test_end_of_a_single_long_document_is_held_out(prepare, tmp_path, capsys):
     assert (held, kept) == ({"\n".join(lines[-10:])}, {"\n".join(lines[:-10])})
 
 
-def test_a_text_of_one_sentence_is_too_little(prepare, tmp_path):
+def test_a_text_of_one_sentence_is_rejected(prepare, tmp_path):
     text = make.write_text(tmp_path / "text.txt", "Only this .\n")
     assert_refused("--input_file contains 1 sentence", prepare, text)
 

@@ -74,7 +74,7 @@ def read_rows(paths: list[str], count: int, skipped: int = 0, seed: int = 3) -> 
 @pytest.mark.parametrize(
     ("counts", "compress"), slow_after(1, [([3, 8, 1, 6, 4], True), ([7, 30, 1, 12, 25, 3], False), ([50], False)])
 )
-def test_starting_anywhere_gives_the_rest_of_the_same_sequence(tmp_path, monkeypatch, counts, compress):
+def test_the_pipeline_can_start_at_any_step_of_the_same_sequence(tmp_path, monkeypatch, counts, compress):
     monkeypatch.setattr(input_pipeline, "_WINDOW", 8)
     paths, total = write_records(tmp_path, counts, compress), sum(counts)
     whole = read_rows(paths, 3 * total)
@@ -126,7 +126,7 @@ def test_damaged_records_are_left_out_wherever_reading_starts(tmp_path, monkeypa
     np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
 
 
-def test_every_epoch_and_every_seed_has_an_order_of_its_own(tmp_path):
+def test_the_order_depends_on_the_epoch_and_the_seed(tmp_path):
     source = RecordSource(write_records(tmp_path, [12]), UNMASKED)
     three, other = source.locate_records(3, 0, 36), source.locate_records(4, 0, 12)
     orders = [tuple(three[start : start + 12]) for start in (0, 12, 24)] + [tuple(other)]
@@ -135,7 +135,7 @@ def test_every_epoch_and_every_seed_has_an_order_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_dynamic_masks_are_those_of_masked_records(tmp_path, whole_words):
+def test_dynamic_masks_have_the_distribution_of_masked_records(tmp_path, whole_words):
     """Compares no distributions: tests/data_gen/rules/test_masking_parity.py does."""
     paths = write_records(tmp_path, [400])
     plain = {name: value.numpy() for name, value in parse_records(*paths).items()}
@@ -164,7 +164,7 @@ def test_dynamic_masks_are_those_of_masked_records(tmp_path, whole_words):
         assert 0 <= left < min((len(word) for word in words if not word[0]), default=LENGTH)
 
 
-def test_dynamic_masks_change_with_the_epoch_and_with_nothing_else(tmp_path):
+def test_dynamic_masks_change_only_with_the_epoch(tmp_path):
     paths = write_records(tmp_path, [20, 12])
 
     def epochs(batch_size: int, skipped: int = 0) -> dict[bytes, list[bytes]]:
@@ -193,7 +193,7 @@ def test_masks_are_the_same_in_every_release_and_differ_by_seed_epoch_and_record
     assert 4129026562748442328 in keys  # of seed 12345, epoch 2 and record 2 ** 40
 
 
-def test_evaluation_has_each_record_once_and_hides_the_same_tokens_each_time(tmp_path):
+def test_evaluation_reads_each_record_once_with_fixed_masks(tmp_path):
     paths = write_records(tmp_path, [7, 3])
     plain, masked = (
         list(RecordSource(paths, UNMASKED, each).evaluation_batches(4).as_numpy_iterator())
@@ -222,7 +222,7 @@ def test_records_without_masks_and_without_their_manifest_are_recognised(tmp_pat
     assert_refused(f"input_ids has {LENGTH} values; expected 8", find_records, path, None, 8)
 
 
-def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(tmp_path, vocab_file, capsys):
+def test_missing_and_empty_shards_are_distinguished_by_the_manifest(tmp_path, vocab_file, capsys):
     paths = [*write_records(tmp_path, [3, 4]), write_text(tmp_path / "2.tfrecord", "")]
     write_manifest(tmp_path / "out", dict(zip(paths, (3, 4, 0), strict=True)), vocab_file, **DYNAMIC)
     assert find_records(tmp_path / "*.tfrecord", vocab_file).paths == paths[:2]  # the third declares 0 records
@@ -239,7 +239,7 @@ def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(tmp_path, voca
         assert find_records(tmp_path / pattern, vocab_file).paths == paths[:1]
 
 
-def test_of_many_empty_files_the_first_are_named(tmp_path, capsys):
+def test_empty_files_are_listed_up_to_ten(tmp_path, capsys):
     paths = [write_text(tmp_path / f"{number}.tfrecord", "record" * (number == 50)) for number in range(100)]
     assert record_files._remove_empty_files(paths, {}) == [paths[50]]
     assert f"{paths[9]} and 89 more\n" in capsys.readouterr().out
@@ -260,7 +260,7 @@ def test_records_are_skipped_by_the_counts_in_the_manifest(tmp_path, monkeypatch
     np.testing.assert_array_equal(found["input_ids"], fourth["input_ids"])
 
 
-def test_many_files_with_a_manifest_are_asked_for_their_length_alone(tmp_path, monkeypatch, vocab_file):
+def test_only_the_size_of_files_with_a_manifest_is_read(tmp_path, monkeypatch, vocab_file):
     content = pathlib.Path(write_records(tmp_path, [3])[0]).read_bytes()
     paths = [write_text(tmp_path / f"{number}.tfrecord", content) for number in range(40)]
     write_manifest(tmp_path / "out", dict.fromkeys(paths, 3), vocab_file, **DYNAMIC)
@@ -290,7 +290,7 @@ def test_many_files_with_a_manifest_are_asked_for_their_length_alone(tmp_path, m
     assert set(count["constant"]) == {True}  # the file names are not stored in the graph
 
 
-def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manifest(tmp_path, vocab_file):
+def test_records_of_different_kinds_are_rejected_and_masks_follow_the_manifest(tmp_path, vocab_file):
     for path in write_records(tmp_path, [4, 4]):
         rates = "0/0/100" if "1.tfrecord" in path else "0/100/0"
         flags = {**DYNAMIC, "masking_rates": rates, "sentence_objective": "none"}
@@ -305,7 +305,7 @@ def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manif
 
 
 @pytest.mark.slow
-def test_no_thread_tunes_the_data_by_the_time_of_day(shards, tmp_path, monkeypatch):
+def test_tf_data_autotuning_is_disabled(shards, tmp_path, monkeypatch):
     tuned, start = [], tf.data.Dataset.__iter__
     monkeypatch.setattr(
         tf.data.Dataset, "__iter__", lambda data: (tuned.append(data.options().autotune.enabled), start(data))[1]

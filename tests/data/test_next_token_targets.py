@@ -6,7 +6,7 @@ from official_bert.data.next_token_targets import NextTokenTargets
 from tests.data.test_input_pipeline import LENGTH, UNMASKED, masking, parse_records, write_records
 
 
-def test_every_token_of_text_is_predicted_from_those_before_it(tmp_path):
+def test_every_token_is_predicted_from_the_previous_tokens(tmp_path):
     paths = write_records(tmp_path, [40])
     source = RecordSource(paths, UNMASKED, NextTokenTargets())
     batch = next(source.evaluation_batches(50).as_numpy_iterator())  # ten rows of padding
@@ -22,7 +22,7 @@ def test_every_token_of_text_is_predicted_from_those_before_it(tmp_path):
     assert is_text[:, 1:].sum() > 40 * 5
 
 
-def test_masks_are_taken_away_first(tmp_path):
+def test_masks_are_removed_before_next_tokens_are_predicted(tmp_path):
     plain = parse_records(*write_records(tmp_path, [40]))
     keys = tf.range(40, dtype=tf.int64)
     masked = masking().mask(plain, keys)

@@ -54,7 +54,7 @@ def random_batch(size: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("replicas", "rows"), [(1, 40), (1, 13), (2, 9)])
-def test_every_record_is_packed_once_in_whichever_shape(monkeypatch, replicas, rows):
+def test_every_record_is_packed_once_for_any_shape(monkeypatch, replicas, rows):
     monkeypatch.setattr(packing, "_GROUP", 16)  # three groups, the last one smaller
     size = 40
     parts = -(-size // (replicas * rows))
@@ -103,7 +103,7 @@ def test_records_fill_the_fullest_row_that_has_room_for_tokens_and_predictions()
     assert int(packing.count_rows(lengths_batch([8, 8, 8, 8], predictions=LIMIT // 2 + 1))) == 4
 
 
-def test_shapes_are_those_that_compute_the_fewest_rows():
+def test_the_packing_with_the_least_computation_is_chosen():
     for lengths, replicas, expected in (
         ([20] * 10, 1, {"parts": 2, "usual_parts": 1, "rows": 20}),
         ([20] * 10, 2, {"parts": 4, "usual_parts": 2, "rows": 5}),
@@ -120,12 +120,12 @@ def test_shapes_are_those_that_compute_the_fewest_rows():
     assert packing.choose_packing([20, 60] * 5, 32, 1, 1).rows <= 32  # at most a record in each
 
 
-def test_groups_are_equal_and_rows_have_room_for_a_record():
+def test_group_sizes_are_equal_and_a_row_holds_at_least_one_record():
     assert list(map(packing.get_group_size, (1, 40, 256, 257, 512, 513))) == [1, 40, 256, 129, 256, 171]
     assert [packing._get_max_records(length) for length in (4, 8, 128)] == [1, 1, 16]
 
 
-def test_a_row_of_padding_is_no_record():
+def test_a_row_of_padding_is_not_a_record():
     batch = {"input_mask": tf.constant([[1, 1, 0], [0, 0, 0]]), "next_sentence_labels": tf.constant([[1], [0]])}
     spread = packing.spread_over_rows(batch)
     assert spread["next_sentence_weights"].numpy().tolist() == [[1.0], [0.0]]

@@ -19,11 +19,11 @@ SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, vocab_size=100, t
     ({"masked_lm_positions": [10, 0, 0]}, "masked_lm_positions contains 10; expected 0 to 9"),
     ({}, None),
 ])  # fmt: skip
-def test_bad_records_are_described(change, message):
+def test_errors_describe_damaged_records(change, message):
     assert record_damage.describe_mismatch(serialize(good(**change)), SCHEMA) == message
 
 
-def test_other_data_are_described():
+def test_errors_describe_data_that_are_not_records():
     assert record_damage.describe_mismatch(b"no proto", SCHEMA) == "it is not a tf.train.Example"
     example = tf.train.Example()
     example.features.feature["text"].bytes_list.value.append(b"x")
@@ -34,7 +34,7 @@ def test_other_data_are_described():
     assert told == "input_ids is stored as float_list; expected int64_list"
 
 
-def test_flipped_byte_is_found_and_placed(shards):
+def test_a_flipped_byte_is_detected_and_located(shards):
     frame = os.path.getsize(shards[2]) // 9
     flip_bits(shards[2], frame + 40)
     found = record_damage.describe_first_damage(shards, SCHEMA)

@@ -8,7 +8,7 @@ from tests.data_gen.inspection.record_samples import SCHEMA
 from tests.make import assert_refused, write_text
 
 
-def test_records_of_plain_and_compressed_files_are_counted_and_read_alike(shards):
+def test_plain_and_compressed_files_give_the_same_records_and_counts(shards):
     zipped = [write_text(pathlib.Path(f"{path}.gz"), gzip.compress(pathlib.Path(path).read_bytes())) for path in shards]
     for paths in (shards, zipped):
         assert [record_reader.count_records(path) for path in paths] == [7, 8, 9, 10, 11]
@@ -19,7 +19,7 @@ def test_records_of_plain_and_compressed_files_are_counted_and_read_alike(shards
     )
 
 
-def test_any_cut_is_found(shards):
+def test_truncation_at_any_byte_is_detected(shards):
     path = pathlib.Path(shards[0])
     content, rng = path.read_bytes(), random.Random(0)
     frame = len(content) // 7

@@ -27,7 +27,7 @@ TEXT = "".join(f"the cat {word} on the mat .\na dog {word} in the sun .\n\n" for
 LENGTHS = ("--max_seq_length=32", "--max_predictions_per_seq=5")
 
 
-def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathlib.Path, store: ObjectStore):
+def test_all_commands_work_on_object_storage(run: Run, bucket: str, tmp_path: pathlib.Path, store: ObjectStore):
     files.write_text(f"{bucket}/text.txt", TEXT)
     vocab = f"--vocab_file={bucket}/vocab.txt"
     run("learn-vocabulary", f"--input_file={bucket}/text.txt", vocab, "--vocab_size=100")
@@ -83,7 +83,7 @@ def kill_while_storing(store: ObjectStore, pattern: str, command: str, *argument
     assert process.returncode == -signal.SIGKILL, output
 
 
-def test_records_that_were_killed_in_mid_write_are_whole_files_and_gone_on_with(
+def test_killed_record_generation_leaves_complete_files_and_is_resumed(
     run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path, vocab_file: str
 ):
     write_text(tmp_path / "text.txt", TEXT)
@@ -102,7 +102,7 @@ def test_records_that_were_killed_in_mid_write_are_whole_files_and_gone_on_with(
     assert not list(tmp_path.glob("*.work"))
 
 
-def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
+def test_an_export_that_was_killed_during_a_write_is_rejected_and_replaced(
     run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
 ):
     trained = save_finetuned(tmp_path / "model", CLASSIFICATION)
@@ -132,7 +132,7 @@ def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
     "convert --from={}/model --to=model --to_format=tf1",
 ])  # fmt: skip
 @pytest.mark.usefixtures("vocab_file")
-def test_a_bucket_that_refuses_is_one_line_and_nothing_is_left(
+def test_a_bucket_without_permission_is_reported_in_one_line_and_leaves_no_files(
     command: str, run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
 ):
     write_text(tmp_path / "text.txt", TEXT)
@@ -146,7 +146,7 @@ def test_a_bucket_that_refuses_is_one_line_and_nothing_is_left(
     assert sorted(tmp_path.iterdir()) == local
 
 
-def test_a_keras_file_is_saved_in_a_store_and_loaded_from_there(bucket: str, tiny_config: BertConfig, vocab_file: str):
+def test_a_keras_file_is_saved_to_and_loaded_from_object_storage(bucket: str, tiny_config: BertConfig, vocab_file: str):
     classifier = TextClassifier(tiny_config, files.read_text(vocab_file), labels=["a", "b"])
     expected = classifier.predict(["the cat"])
     classifier.save(f"{bucket}/model.keras")

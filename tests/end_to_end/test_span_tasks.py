@@ -53,7 +53,7 @@ TAGGED += "".join(f"{word} B-{word}\nran O\n\n" for word in "abcdef")
     ("codah", "{}.tsv", codah_text(), "accuracy", 1.0),
     ("tagging", "{}.txt", TAGGED, "f1", 1.0),
 ])  # fmt: skip
-def test_eight_examples_are_learnt_by_heart_saved_and_predicted_again(
+def test_eight_examples_are_memorized_saved_and_predicted_again(
     name: str, file: str, text: str, score: str, best: float, tmp_path: pathlib.Path, vocab_file: str
 ):
     for part in (TRAIN, DEV, TEST) if name == "codah" else (TRAIN, DEV):

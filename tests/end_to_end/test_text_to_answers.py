@@ -36,7 +36,7 @@ def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path, run: Run):
     assert len(re.findall(r"^\s+\d+\.\d %  \S+$", answers, re.MULTILINE)) == 5
 
 
-def test_make_knows_its_targets():
+def test_makefile_targets_exist():
     subprocess.run("make --dry-run quickstart test test-all test-slow lint bench".split(), cwd=ROOT, check=True)
 
 

@@ -76,7 +76,9 @@ def read_outputs(notebook: Any) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_shows_what_it_gives(path: pathlib.Path, installed: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_stored_notebook_outputs_are_reproduced(
+    path: pathlib.Path, installed: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     import nbclient  # here, since only slow tests have these packages
     import nbformat
 

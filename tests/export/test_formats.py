@@ -93,7 +93,7 @@ def test_versions_are_numbered_and_never_overwritten(options: ExportOptions):
     (CLASSIFICATION, {}, {"format": [ONNX], "quantization": DYNAMIC_INT8}, ["dynamic_int8", "--eval_file"]),
     (CLASSIFICATION, {}, {"format": [ONNX], "eval_file": "no.csv"}, ["no.csv"]),
 ])  # fmt: skip
-def test_what_cannot_be_exported_is_refused_before_writing(
+def test_models_that_cannot_be_exported_are_rejected_before_writing(
     kind: str, settings: dict[str, Any], options: dict[str, Any], fragments: list[str], tmp_path: pathlib.Path
 ):
     folder = tmp_path / "out"

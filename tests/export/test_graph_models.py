@@ -69,7 +69,7 @@ def run(function: Any, texts: Mapping[str, Any]) -> dict[str, Any]:
     *((names.TAGGING, SENTENCES, {"max_seq_length": length}) for length in (20, 64)),
     (names.TAGGING, SENTENCES, BILSTM.to_dict()),
 ]))  # fmt: skip
-def test_answers_are_those_of_python(kind: str, texts: dict[str, Any], changes: dict[str, Any], monkeypatch):
+def test_graph_answers_equal_python_answers(kind: str, texts: dict[str, Any], changes: dict[str, Any], monkeypatch):
     monkeypatch.setattr(graph_model, "_MAX_WINDOWS_PER_CALL", 7)
     functions = exported(kind, **changes)
     assert list(functions.inputs) == list(texts)
@@ -85,7 +85,7 @@ def test_answers_are_those_of_python(kind: str, texts: dict[str, Any], changes: 
 
 
 @pytest.mark.parametrize(("kind", "texts"), [(names.CLASSIFICATION, PAIRS), (names.QUESTION_ANSWERING, QUESTIONS)])
-def test_windows_of_long_texts_are_those_of_python(kind: str, texts: dict[str, Any]):
+def test_graph_windows_equal_python_windows(kind: str, texts: dict[str, Any]):
     changes = {"pair": kind == names.CLASSIFICATION, "doc_stride": 5}
     source = make_source(kind, **changes)
     features = source.spec.featurize(source.spec.build_examples(texts, source.tokenizer), source.tokenizer, 20)
@@ -97,7 +97,7 @@ def test_windows_of_long_texts_are_those_of_python(kind: str, texts: dict[str, A
         assert rows == [expected[start:end].tolist() for start, end in itertools.pairwise(features.splits)]
 
 
-def test_texts_without_masks_have_no_candidates():
+def test_texts_without_a_mask_get_no_candidates():
     functions = exported(names.FILL_MASK, max_seq_length=64)
     assert run(functions.answer, {"text": ["the cat", ""]})["tokens"].shape == (2, 0, TOP_K)
 

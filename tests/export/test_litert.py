@@ -44,7 +44,7 @@ def test_converted_model_with_different_answers_is_not_written(monkeypatch: pyte
 @pytest.mark.filterwarnings("ignore")  # the converter's warnings about itself
 @pytest.mark.parametrize("quantization", [FLOAT32, DYNAMIC_INT8])
 @pytest.mark.parametrize(("kind", "activation"), [*((kind, "gelu") for kind in KINDS), (CLASSIFICATION, "gelu_exact")])
-def test_converted_models_keep_their_answers_nearly(kind: str, activation: str, quantization: str, tmp_path):
+def test_converted_models_give_nearly_the_same_answers(kind: str, activation: str, quantization: str, tmp_path):
     config = dataclasses.replace(LARGER if quantization == DYNAMIC_INT8 else CONFIG, hidden_act=activation)
     decisions = {"temperature": 2.0} if kind in (CLASSIFICATION, MULTI_LABEL) else {}
     source = make_source(kind, config, **decisions)

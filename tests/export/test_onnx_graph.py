@@ -70,7 +70,7 @@ def test_8_bit_matrices_nearly_keep_the_logits_of_every_kind(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooled"])
-def test_vectors_are_those_of_the_encoder(pooling: str, tmp_path: pathlib.Path):
+def test_vectors_equal_the_encoders_vectors(pooling: str, tmp_path: pathlib.Path):
     encoder = build_model(ENCODER)
     for layers in ((-1,), (1, -1)):
         proto = onnx_graph.onnx_model(encoder, pooling, layers)

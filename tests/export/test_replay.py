@@ -42,7 +42,7 @@ def lengths(texts: list[str]) -> list[int]:
     return [len(TOKENIZER.tokenize(text)) for text in texts]
 
 
-def test_synthetic_texts_reach_the_limits_to_the_token():
+def test_synthetic_texts_have_exactly_the_maximum_lengths():
     room = LENGTH - 2
     texts = make_texts(CLASSIFICATION)
     assert {0, 1, room - 1, room, room + 1, 5 * room // 2} <= {*lengths(texts["text"])}
@@ -74,7 +74,7 @@ def test_rounding_is_not_a_difference():
     assert '{"text": "a"}' in line
 
 
-def test_a_replay_is_read_as_it_was_written_without_answers_that_are_too_long(tmp_path: pathlib.Path):
+def test_replay_files_are_read_back_without_overlong_answers(tmp_path: pathlib.Path):
     (tmp_path / "assets.extra").mkdir()
     REPLAY.write(str(tmp_path))
     assert replays.read(str(tmp_path)) == REPLAY

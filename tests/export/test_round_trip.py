@@ -39,7 +39,7 @@ def lines(test_data: pathlib.Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*names.KINDS, PAIR, names.ENCODER, names.FILL_MASK])
-def test_a_clean_process_answers_as_the_library_does(
+def test_an_environment_without_this_package_gives_the_same_answers(
     name: str, lines: list[str], test_data: pathlib.Path, tmp_path: pathlib.Path, run_separate_process, monkeypatch
 ):
     # Models with random weights and a released multilingual vocabulary.

@@ -97,7 +97,7 @@ def find_block(page: str, word: str) -> str:
 
 
 @pytest.mark.slow
-def test_python_clients_of_the_docs_are_answered(exported: pathlib.Path, tmp_path: pathlib.Path, capsys, monkeypatch):
+def test_documented_python_clients_get_answers(exported: pathlib.Path, tmp_path: pathlib.Path, capsys, monkeypatch):
     shutil.copytree(exported, tmp_path / "exports" / "sst2" / "1")
     monkeypatch.chdir(tmp_path)
     load = find_block("export.md", "tf.saved_model.load")
@@ -128,7 +128,7 @@ def test_a_separate_process_that_fails_is_reported(run_separate_process, tmp_pat
     assert f"a separate process cannot run {tmp_path} (exit status 1)" in message
 
 
-def test_run_is_read_as_masked_lm_or_encoder(save_kind):
+def test_a_pretraining_run_is_exported_as_masked_lm_or_encoder(save_kind):
     source = read_source(save_kind(FILL_MASK))
     assert (source.kind, source.task_spec["max_seq_length"]) == ("fill_mask", 64)
     source = read_source(save_kind(ENCODER), encoder=True, max_seq_length=8)
@@ -140,7 +140,7 @@ def test_run_is_read_as_masked_lm_or_encoder(save_kind):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
 
-def test_the_length_is_from_8_to_that_of_the_model(save_kind):
+def test_max_seq_length_is_between_8_and_the_models_maximum(save_kind):
     for length in (7, 65):
         message = refusal(read_source, save_kind(ENCODER), encoder=True, max_seq_length=length)
         assert f"max_seq_length is {length}; expected 8 to 64" in message

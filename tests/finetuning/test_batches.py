@@ -15,7 +15,7 @@ def make_features(lengths, choices=1, tags=False) -> Features:
 
 
 @pytest.mark.parametrize("group_by_length", [False, True])
-def test_every_row_is_in_one_batch_of_an_epoch_and_the_order_is_of_seed_and_epoch(group_by_length: bool):
+def test_each_epoch_has_every_row_once_in_an_order_given_by_seed_and_epoch(group_by_length: bool):
     lengths = np.random.default_rng(0).integers(2, 100, 1000)
     seeds_and_epochs, settings = ((1, 0), (1, 0), (1, 1), (2, 0)), {"group_by_length": group_by_length}
     plan, same, *others = (batches.draw_batches(lengths, 16, *each, **settings) for each in seeds_and_epochs)
@@ -25,19 +25,19 @@ def test_every_row_is_in_one_batch_of_an_epoch_and_the_order_is_of_seed_and_epoc
     assert not any(np.array_equal(plan, other) for other in others)
 
 
-def test_batches_are_random_whatever_the_lengths():
+def test_batches_are_random_for_any_lengths():
     rng = np.random.default_rng(0)
     plans = [batches.draw_batches(rng.integers(2, 100, 1000), 16, seed=1, epoch=0) for _ in range(2)]
     np.testing.assert_array_equal(*plans)
 
 
-def test_grouping_by_length_favours_no_length():
+def test_grouping_by_length_does_not_bias_the_order_of_lengths():
     lengths = np.repeat([5, 50], 320)
     plans = [batches.draw_batches(lengths, 8, seed, 0, group_by_length=True) for seed in range(400)]
     assert 0.4 < np.mean([lengths[plan[0, 0]] == 50 for plan in plans]) < 0.6
 
 
-def test_batches_grouped_by_length_hold_little_padding_and_few_shapes():
+def test_grouping_by_length_reduces_padding_and_shapes():
     lengths = np.minimum(2 + np.random.default_rng(0).geometric(0.08, 4000), 128)
     plan = batches.draw_batches(lengths, 32, seed=1, epoch=0, group_by_length=True)
     longest = [-(-lengths[rows[rows >= 0]].max() // 8) * 8 for rows in plan]
@@ -55,7 +55,7 @@ def test_a_batch_is_padded_and_filled_up():
     assert (targets[0], weights[0]) == (1, 2.0)
 
 
-def test_choices_lie_beside_each_other():
+def test_the_choices_of_an_example_are_adjacent():
     features = make_features([2, 3, 1, 2], choices=2)
     ids = batches.padded_inputs(features, np.array([1, 0]), 128)["input_ids"]
     assert ids.shape == (2, 2, 4)  # 3, rounded up
@@ -68,7 +68,7 @@ def test_tags_are_padded_with_no_label_and_fillers_have_none():
     assert tags.tolist() == [[2, 3, 4, -1, -1, -1, -1, -1], [-1] * 8]
 
 
-def test_rows_with_a_text_in_common_do_not_share_a_batch():
+def test_rows_that_share_a_text_are_in_different_batches():
     rng = np.random.default_rng(0)
     texts = np.stack([rng.integers(0, 60, 200), 100 + np.arange(200)], 1)  # about three rows for each first text
     lengths = rng.integers(2, 30, 200)
@@ -82,7 +82,7 @@ def test_rows_with_a_text_in_common_do_not_share_a_batch():
         assert len(np.unique(own)) == own.size
 
 
-def test_rows_for_which_there_is_no_batch_are_left_out(capsys: pytest.CaptureFixture[str]):
+def test_rows_that_fit_into_no_batch_are_omitted(capsys: pytest.CaptureFixture[str]):
     texts = np.stack([np.zeros(10, int), 1 + np.arange(10)], 1)
     plan = batches.draw_batches(np.full(10, 5), 5, seed=0, epoch=0, texts=texts)
     assert plan.shape == (2, 5)
@@ -91,7 +91,7 @@ def test_rows_for_which_there_is_no_batch_are_left_out(capsys: pytest.CaptureFix
     assert "the batch size is 1" in refusal(batches.draw_batches, np.full(10, 5), 1, seed=0, epoch=0, texts=texts)
 
 
-def test_no_thread_tunes_the_data_by_the_time_of_day():
+def test_tf_data_autotuning_is_disabled():
     features = make_features([2, 3, 9])
     data = batches.make_dataset(lambda: iter([batches.pad_batch(features, np.array([0, 1]), 12)]), 1)
     assert data.options().autotune.enabled is False

@@ -24,7 +24,7 @@ def softmax(x):
     return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
 
 
-def test_the_loss_of_distillation_is_the_mix_of_both_cross_entropies():
+def test_distillation_loss_is_the_weighted_sum_of_both_cross_entropies():
     student, teacher = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
     labels = np.eye(3, dtype=np.float32)[[0, 2, 1, 1]]
     t, share = 3.0, 0.7
@@ -38,7 +38,7 @@ def test_the_loss_of_distillation_is_the_mix_of_both_cross_entropies():
     assert found == pytest.approx((0.5 * 0 + 0.5 * 1 + 0.5 * 1 + 0.5 * 0) / 2)
 
 
-def test_a_teacher_answers_windows_of_its_own_length(options, monkeypatch: pytest.MonkeyPatch):
+def test_a_teacher_predicts_with_its_own_window_length(options, monkeypatch: pytest.MonkeyPatch):
     """Each row of the student's gets its text's labels, and the mean logits of the windows that the teacher reads."""
     head = ClassificationSpec(labels=("a", "b", "c"), doc_stride=2)
     task = types.SimpleNamespace(spec=head, name="t", task_spec=lambda length: head.task_spec("t", length))

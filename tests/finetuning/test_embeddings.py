@@ -71,7 +71,7 @@ def test_the_same_texts_have_the_same_vectors_in_python(folder, vectors):
     np.testing.assert_allclose(encoder.predict(TEXTS), vectors, atol=1e-6)
 
 
-def test_a_model_is_scored_with_what_it_was_trained_with(folder, tmp_path):
+def test_evaluation_uses_the_settings_of_the_training(folder, tmp_path):
     graded = [{"text": a, "text_pair": b, "score": number / 2} for number, (a, b) in enumerate(PAIRS)]
     eval_file = write_rows(tmp_path / "graded.jsonl", graded)
     options = Options(
@@ -83,7 +83,7 @@ def test_a_model_is_scored_with_what_it_was_trained_with(folder, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.core
-def test_fit_takes_the_steps_of_the_command(folder, vectors):
+def test_fit_takes_the_same_steps_as_the_command(folder, vectors):
     encoder = create_encoder(folder, seed=7, normalize=True, dimensions=(4,), max_seq_length=16)
     encoder.compile(learning_rate=1e-2)
     losses = encoder.fit(PAIRS, batch_size=4, epochs=2, verbose=0).history["loss"]
@@ -95,7 +95,7 @@ def test_fit_takes_the_steps_of_the_command(folder, vectors):
 
 
 @pytest.mark.slow
-def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
+def test_a_text_encoder_can_be_trained_saved_and_trained_again(folder, tmp_path):
     encoder, scores = create_encoder(folder, objective="cosine", score_range=(0, 5)), [0, 1, 2, 3, 4, 5, 0, 1]
     encoder.compile(learning_rate=1e-2)
     history = encoder.fit(PAIRS, scores, epochs=4, verbose=0, validation_data=(PAIRS, scores)).history
@@ -122,7 +122,7 @@ def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
     ({"score_range": (1, 0)}, PAIRS, None, "score_range is 1, 0; expected the lowest and the highest"),
     ({"scale": 0.0}, PAIRS, None, "scale is 0.0; expected a positive number"),
 ])  # fmt: skip
-def test_what_cannot_be_learned_is_said_in_one_line(settings, x, y, message):
+def test_invalid_embedding_tasks_are_rejected_in_one_line(settings, x, y, message):
     told = refusal(lambda: TextEncoder(CONFIG, VOCAB, **settings).fit(x, y))
     assert re.search(message, told)
     assert "\n" not in told

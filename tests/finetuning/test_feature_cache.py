@@ -35,7 +35,7 @@ def to_lists(features: Features) -> list[Any]:
     return [each.tolist() for each in (*arrays, features.details["example"])]
 
 
-def test_features_are_kept_and_made_anew_when_anything_changes(data, vocab_file, tmp_path, monkeypatch):
+def test_cached_features_are_reused_until_anything_changes(data, vocab_file, tmp_path, monkeypatch):
     made, featurize = [], ClassificationSpec.featurize
     monkeypatch.setattr(ClassificationSpec, "featurize", lambda *each: made.append(each) or featurize(*each))
     assert to_lists(load(data)) == to_lists(load(data))
@@ -55,7 +55,7 @@ def test_features_are_kept_and_made_anew_when_anything_changes(data, vocab_file,
     assert len(made) == 7
 
 
-def test_damaged_features_are_made_anew(data, tmp_path):
+def test_damaged_cached_features_are_computed_again(data, tmp_path):
     right = to_lists(load(data))
     (path,) = (tmp_path / "cache").iterdir()
     content = path.read_bytes()

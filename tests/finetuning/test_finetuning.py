@@ -103,7 +103,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(trained, tmp_path, cap
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypatch, capsys):
+def test_sigterm_saves_and_the_same_command_resumes(options, tmp_path, monkeypatch, capsys):
     options = change(options, **SHORT | {"num_train_epochs": 2.0})
     runner.run(options)
     other, train = change(options, output_dir=str(tmp_path / "other")), trainer.Trainer.train
@@ -127,7 +127,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypat
     assert_same_weights(options.output_dir, other.output_dir)
 
 
-def test_what_a_killed_process_left_among_the_checkpoints_of_a_finished_run_is_removed(copied):
+def test_leftover_checkpoint_files_of_a_killed_process_are_removed(copied):
     state = pathlib.Path(copied.output_dir, "checkpoints")
     before = {path.name for path in state.iterdir()}
     (state / "checkpoint.writing-0123456789ab").mkdir()
@@ -138,7 +138,7 @@ def test_what_a_killed_process_left_among_the_checkpoints_of_a_finished_run_is_r
     assert {path.name for path in state.iterdir()} == before
 
 
-def test_rows_that_are_not_there_count_neither_in_the_loss_nor_in_the_progress(options, tmp_path, monkeypatch, capsys):
+def test_rows_of_padding_count_neither_in_the_loss_nor_in_the_progress(options, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", -1.0)
     monkeypatch.setattr("tensorflow.function", lambda function, **_: function)  # two steps are faster without a graph
     table = TableOptions(train_file=write_table(tmp_path / "few.csv", 4, 1))
@@ -153,7 +153,7 @@ def test_rows_that_are_not_there_count_neither_in_the_loss_nor_in_the_progress(o
 
 
 @pytest.mark.slow
-def test_a_run_stops_early_and_weighs_decays_and_freezes(options, capsys):
+def test_early_stopping_class_weights_layer_decay_and_freezing_work_together(options, capsys):
     early = SHORT | {"learning_rate": 1e-9, "early_stopping": 1, "eval_steps": 4, "num_train_epochs": 6.0}
     changes = {"class_weights": ["balanced"], "freeze": [".*embeddings"], "layer_decay": 0.5, "dtype": "bfloat16"}
     runner.run(change(options, **early, **changes))
@@ -187,13 +187,13 @@ def test_the_metric_for_the_best_model_selects_it_and_stops_the_run(metric, best
 
 
 @pytest.mark.usefixtures("without_training")
-def test_a_run_that_failed_at_its_start_may_be_given_again_mended(options):
+def test_a_run_that_failed_before_training_can_be_started_with_other_options(options):
     assert "matches no whole layer name" in refusal(runner.run, change(options, **SHORT, freeze=["typo"]))
     runner.run(change(options, **SHORT, on_bad_row="skip"))
 
 
 @pytest.mark.usefixtures("without_training")
-def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(copied, tmp_path, trained, capsys):
+def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(copied, tmp_path, trained, capsys):
     table = pathlib.Path(copied.task_options.eval_file)
     eval_file = tmp_path / "eval.csv"
     eval_file.write_text(table.read_text() + ",good\n")
@@ -225,7 +225,7 @@ def mark_one_row_with_both_labels(options):
     ({"balanced_sampling": True, "class_weights": ["1", "5"]}, "--class_weights is 1,5, and --balanced_sampling"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),
 ])  # fmt: skip
-def test_what_cannot_be_is_said(options, changes, message):
+def test_invalid_options_are_rejected_before_training(options, changes, message):
     options = mark_one_row_with_both_labels(options) if "label_kind" in changes else options
     function = dataclasses.replace if "task_options" in changes else change
     assert message in refusal(lambda: runner.run(function(options, **{"num_train_epochs": 0.2, **changes})))
@@ -233,7 +233,7 @@ def test_what_cannot_be_is_said(options, changes, message):
 
 
 @pytest.mark.usefixtures("without_training")
-def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_path):
+def test_multi_label_results_contain_the_scores_of_each_label(options, tmp_path):
     several = mark_one_row_with_both_labels(options)
     scores = runner.run(change(several, do_predict=False, num_train_epochs=1.0))
     results = json.loads((tmp_path / "run" / "results.json").read_text())
@@ -247,7 +247,7 @@ def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_pat
 
 
 @pytest.mark.slow
-def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(copied, trained, tmp_path, capsys):
+def test_temperature_and_thresholds_are_chosen_on_the_evaluation_data_and_stored(copied, trained, tmp_path, capsys):
     decided = change(copied, do_train=False, do_predict=False, calibrate=True, min_confidence=0.6)
     scores = runner.run(decided)
     spec = open_model(copied.output_dir).task or {}  # also verifies the checksums
@@ -273,7 +273,7 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(cop
         assert temperature == pytest.approx(spec["temperature"], rel=0.01)
 
 
-def test_a_model_that_predicts_one_class_for_every_row_is_named(copied, tmp_path, monkeypatch, capsys):
+def test_constant_predictions_cause_a_warning(copied, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(KerasRunner, "compute_outputs", lambda _, features, size: np.tile([9, 0.0], (len(features), 1)))
     finetuned.replace_task(copied.output_dir, (finetuned.read_task(copied.output_dir) or {}) | {"temperature": 3.0})
     runner.run(change(copied, do_train=False))
@@ -303,7 +303,7 @@ def test_predicted_numbers_are_compared_with_the_known_labels():
         assert bool(evaluation._warn_if_constant("dev", RegressionSpec(), predictions, examples)) == is_constant
 
 
-def test_decisions_are_printed_on_a_line_each():
+def test_temperature_and_thresholds_are_printed_on_one_line_each():
     decisions = {"temperature": 1.5, "thresholds": [0.4, 0.6], "min_confidence": 0.7}
     text = evaluation._describe_decisions(ClassificationSpec(labels=("bad", "good")), decisions)
     assert [line.partition(": ")[2] for line in text.splitlines()[:4]] == ["1.5000", "0.4000", "0.6000", "0.7"]

@@ -28,7 +28,7 @@ def read_code_blocks(page: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:(currentThread|getName):DeprecationWarning")  # of Keras Tuner
 @pytest.mark.usefixtures("folder")
-def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str]):
+def test_the_examples_of_the_python_guide_run(capsys: pytest.CaptureFixture[str]):
     names: dict = {}
     blocks = read_code_blocks("docs/guides/python.md")
     assert len(blocks) == 17
@@ -60,7 +60,7 @@ def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
-def test_the_lines_of_the_readme_run():
+def test_the_python_example_of_the_readme_runs():
     names: dict = {}
     for block in read_code_blocks("README.md"):
         assert len(block.strip().splitlines()) <= 10

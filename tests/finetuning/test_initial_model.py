@@ -54,7 +54,9 @@ def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> str:
 _SWAPPED = [*WORDS[:10], WORDS[11], WORDS[10], *WORDS[12:]]
 
 
-def test_another_vocabulary_than_the_checkpoint_s_is_refused(pretrained: str, fine_tuned: str, tmp_path: pathlib.Path):
+def test_a_vocabulary_that_differs_from_the_checkpoints_is_rejected(
+    pretrained: str, fine_tuned: str, tmp_path: pathlib.Path
+):
     for folder, words, message in (
         (pretrained, _SWAPPED, r"own.txt is not the vocabulary of .* \(line 11 is 'g' instead of 'f'\)"),
         (pretrained, WORDS[:-2], f"it has {len(WORDS) - 2} tokens instead of {len(WORDS)}.*remove --vocab"),
@@ -68,13 +70,15 @@ def test_another_vocabulary_than_the_checkpoint_s_is_refused(pretrained: str, fi
     )
 
 
-def test_unused_tokens_may_be_others(tmp_path: pathlib.Path):
+def test_unused_tokens_may_differ(tmp_path: pathlib.Path):
     tf1.write(dataclasses.replace(sample(CONFIG), vocab="\n".join([*WORDS[:-1], "[unused7]"])), str(tmp_path))
     own = write_vocab(tmp_path / "own.txt", [*WORDS[:-1], "zebra"])
     assert "zebra" in read_initial_model(str(tmp_path), LoadOverrides(vocab_file=own)).vocab
 
 
-def test_another_casing_than_the_checkpoint_s_is_refused(pretrained: str, fine_tuned: str, tmp_path: pathlib.Path):
+def test_a_casing_that_differs_from_the_checkpoints_is_rejected(
+    pretrained: str, fine_tuned: str, tmp_path: pathlib.Path
+):
     assert read_initial_model(pretrained).casing.do_lower_case
     told = refusal(read_initial_model, pretrained, LoadOverrides(do_lower_case=False))
     assert re.search(r"vocab.txt .*--do_lower_case=true.*tokenizer_config.json", told)
@@ -87,14 +91,14 @@ def test_another_casing_than_the_checkpoint_s_is_refused(pretrained: str, fine_t
     assert "contradicts" in refusal(read_initial_model, fine_tuned, LoadOverrides(do_lower_case=False))
 
 
-def test_random_weights_take_the_casing_that_the_vocabulary_has(tmp_path: pathlib.Path):
+def test_random_weights_use_the_casing_of_the_vocabulary(tmp_path: pathlib.Path):
     vocab_file = write_vocab(tmp_path / "cased.txt", [*WORDS[:-3], "Angela", "Merkel", "X"])
     for source in (CONFIG, write_text(tmp_path / "config.json", CONFIG.to_json())):
         assert not read_initial_model(source, LoadOverrides(vocab_file=vocab_file)).casing.do_lower_case
 
 
 @pytest.mark.parametrize("part", [SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, "fine-tuned"])
-def test_classes_in_another_order_are_those_of_the_checkpoint(part: str, fine_tuned: str, tmp_path, capsys):
+def test_the_head_is_reordered_for_classes_in_another_order(part: str, fine_tuned: str, tmp_path, capsys):
     model_class = TokenTagger if part == TOKEN_CLASSIFIER else TextClassifier
     folder = fine_tuned if part == "fine-tuned" else write_classifier(tmp_path / "hf", part, labels=("a", "b", "c"))
     capsys.readouterr()
@@ -136,7 +140,9 @@ _USED, _UNUSED = "the head is the checkpoint's", "the head is new: train it befo
      ["it is for multi label; the classifier is not used", _UNUSED]),
     ({"labels": ("stars",), "kind": "regression"}, TextRegressor, {}, [_USED]),
 ])  # fmt: skip
-def test_a_classifier_is_taken_for_its_classes_and_kind(stored, model_class, settings, fragments, tmp_path, capsys):
+def test_a_classifier_head_is_reused_for_the_same_classes_and_kind(
+    stored, model_class, settings, fragments, tmp_path, capsys
+):
     model = model_class.from_checkpoint(write_classifier(tmp_path / "hf", **stored), **settings)
     told = capsys.readouterr().out
     assert [each for each in fragments if each not in told] == []

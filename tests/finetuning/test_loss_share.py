@@ -62,7 +62,7 @@ def loss_by_hand(kind: str, labels, outputs, weights) -> float:
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighed"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_shares_add_up_to_the_mean_over_the_rows_that_are_there(kind: str, weights: Any):
+def test_loss_shares_add_up_to_the_mean_over_real_rows(kind: str, weights: Any):
     inputs, labels, outputs = make_batch(kind)
     share = make_share(kind)
     assert float(share.count(inputs, labels)) == (np.sum(labels >= 0) if kind == "tagging" else ROWS)
@@ -83,7 +83,7 @@ def test_padding_is_not_learned(kind: str):
         assert not np.any(gradient[ROWS:])
 
 
-def test_tags_of_padding_count_in_nothing_whatever_they_are():
+def test_tags_of_padding_rows_are_ignored_for_any_value():
     """The zero rows that fill up micro-batches have the tag 0."""
     share, batch = make_share("tagging"), make_batch("tagging")
     expected = sum_shares(share, batch)
@@ -98,7 +98,7 @@ def test_a_batch_without_a_row_has_no_loss():
 
 
 @pytest.mark.parametrize("sizes", [(8,), (3, 5), (6, 2)])
-def test_a_user_s_own_loss_is_shared_out_as_keras_would_take_it(sizes: tuple[int, ...]):
+def test_shares_of_a_custom_loss_add_up_to_the_loss_of_keras(sizes: tuple[int, ...]):
     def mean_loss(_, targets, outputs, weights):
         return keras.losses.MeanAbsoluteError()(targets[:, None], outputs[:, None], weights)
 
@@ -107,7 +107,7 @@ def test_a_user_s_own_loss_is_shared_out_as_keras_would_take_it(sizes: tuple[int
     assert found == pytest.approx(np.abs(outputs - labels)[:ROWS].mean(), rel=1e-5)
 
 
-def test_a_whole_batch_has_the_loss_that_keras_gives_it_whatever_its_reduction():
+def test_a_full_batch_has_the_loss_of_keras_for_any_reduction():
     batch = make_batch("classification")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
     share = LossShare(loss, lambda _, *rest: loss(*rest), is_whole=True)
@@ -115,7 +115,7 @@ def test_a_whole_batch_has_the_loss_that_keras_gives_it_whatever_its_reduction()
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS[:LENGTH]], ids=["plain", "weighed"])
-def test_a_user_s_own_loss_of_tokens_weighs_each_row_s(weights: Any):
+def test_a_custom_token_loss_applies_the_row_weights(weights: Any):
     """The numbers of rows and tokens are equal, so that a wrong axis would raise no error."""
     own = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=NO_LABEL)
     batch = tf.nest.map_structure(lambda each: each[:LENGTH], make_batch("tagging"))
@@ -123,7 +123,7 @@ def test_a_user_s_own_loss_of_tokens_weighs_each_row_s(weights: Any):
     assert sum_shares(LossShare(own), batch, (LENGTH,), weights) == pytest.approx(expected)
 
 
-def test_what_keras_shows_is_a_mean_over_micro_batches():
+def test_the_displayed_loss_is_the_mean_over_micro_batches():
     shown = []
 
     def mean_loss(inputs, *batch):
@@ -139,7 +139,7 @@ def test_what_keras_shows_is_a_mean_over_micro_batches():
 
 
 @pytest.mark.parametrize("reduction", ["sum", "none", None, "mean_with_sample_weight"])
-def test_a_reduction_whose_shares_do_not_add_up_is_named(reduction):
+def test_unsupported_loss_reductions_are_rejected(reduction):
     own = keras.losses.MeanSquaredError(reduction=reduction)
     for loss in (own, {"start_logits": own, "end_logits": "mse"}):
         told = refusal(check_reduction, loss)
@@ -148,7 +148,7 @@ def test_a_reduction_whose_shares_do_not_add_up_is_named(reduction):
     check_reduction({"start_logits": keras.losses.MeanSquaredError(reduction="mean"), "end_logits": "mse"})
 
 
-def test_a_function_that_takes_the_mean_itself_is_named():
+def test_a_loss_function_that_returns_a_scalar_is_rejected():
     def own(targets, outputs):
         return tf.reduce_mean(tf.square(targets - outputs))
 

@@ -29,7 +29,7 @@ def format_card(settings: dict[str, Any] | None = None, **evaluation: Any) -> li
     return model_card.format_model_card(TASK, settings or {}, evaluations).splitlines()
 
 
-def test_each_class_has_precision_and_recall_and_the_commonest_is_the_baseline():
+def test_each_class_has_precision_and_recall_and_the_most_common_class_is_the_baseline():
     counts = model_card.find_confusions(TASK, OUTCOMES)
     assert counts == {"0": {"0": 1, "1": 1}, "1": {"0": 1, "1": 3}}
     assert model_card.compute_class_scores(counts) == {
@@ -42,7 +42,7 @@ def test_each_class_has_precision_and_recall_and_the_commonest_is_the_baseline()
     assert model_card.compute_class_scores({}) == {}
 
 
-def test_a_card_has_scores_classes_baseline_settings_and_the_surest_errors_first(tmp_path: pathlib.Path):
+def test_a_card_has_scores_classes_baseline_settings_and_the_most_confident_errors_first(tmp_path: pathlib.Path):
     settings = {"init": "model", "learning_rate": 5e-5, "freeze": []}
     lines = format_card(settings, num_truncated=2)
     expected = """# sst-2
@@ -88,7 +88,7 @@ def test_a_matrix_of_many_classes_is_left_out(count: int, is_shown: bool):
     assert f"| accuracy of always answering class 0 | {1 / count:.4f} |" in card  # the first of equally frequent ones
 
 
-def test_a_card_has_the_calibration_error_and_what_each_limit_costs():
+def test_a_card_has_the_calibration_error_and_the_coverage_of_each_limit():
     figures = {"temperature": 2.0, "before": 0.25, "after": 0.125, "coverage": [(0.0, 1.0, 0.75), (0.9, 0.5, 1.0)]}
     expected = """## Calibration, dev
 | as trained | 0.2500 |
@@ -98,6 +98,6 @@ def test_a_card_has_the_calibration_error_and_what_each_limit_costs():
     assert {*expected.splitlines()} <= {*format_card(calibration=figures)}
 
 
-def test_labels_that_do_not_exclude_each_other_have_their_own_scores():
+def test_a_card_of_a_multi_label_model_has_scores_for_each_label():
     scores = {"bad": {"precision": 0.5, "recall": 1.0, "f1": 2 / 3, "examples": 3}}
     assert "| bad | 0.5000 | 1.0000 | 0.6667 | 3 |" in format_card(label_scores=scores)

@@ -50,7 +50,7 @@ def test_each_task_has_its_own_options_and_defaults():
     assert parse("--task=table", "--train_file=a.csv")[1] == TableOptions(train_file="a.csv")
 
 
-def test_the_optimizer_s_flags_lock_a_run():
+def test_optimizer_flags_cannot_change_when_a_run_is_resumed():
     options = parse("--task=sst-2", "--weight_decay=0", "--adam_beta2=0.98", "--max_grad_norm=0.5")[0]
     settings = options.optimizer_settings
     assert (settings["weight_decay_rate"], settings["beta_2"], settings["clip_norm"]) == (0.0, 0.98, 0.5)
@@ -81,7 +81,7 @@ def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
 
 
 @pytest.mark.parametrize("name", ["predictions_dev.tsv", "predictions_test.tsv", "other.tsv"])
-def test_a_table_that_predictions_would_be_written_over_is_refused(name: str, tmp_path: pathlib.Path):
+def test_predictions_must_not_overwrite_the_input_table(name: str, tmp_path: pathlib.Path):
     table = TableOptions(train_file="a.csv", predict_file=f"{tmp_path}/./{name}")
     changes = {"task": "table", "task_options": table, "output_dir": str(tmp_path), "do_predict": True}
     if name == "other.tsv":
@@ -115,7 +115,9 @@ def test_every_task_is_made_from_its_options(task: str, tmp_path: pathlib.Path):
     ({}, {}, ("other", ["dev"]), "the training data or the vocabulary differ"),
     ({}, {}, ("train", ["other"]), "the evaluation data.* differ.* --do_train"),
 ])  # fmt: skip
-def test_a_run_goes_on_with_the_same_options_and_data(changes, task_changes, digests, message, tmp_path: pathlib.Path):
+def test_a_run_is_resumed_only_with_the_same_options_and_data(
+    changes, task_changes, digests, message, tmp_path: pathlib.Path
+):
     first = make_options(task="squad", task_options=SquadOptions(), output_dir=str(tmp_path))
     training.check_resume_compatibility(first, "any", [])
     training.check_resume_compatibility(first, "train", ["dev"])  # nothing has been trained yet
@@ -128,14 +130,14 @@ def test_a_run_goes_on_with_the_same_options_and_data(changes, task_changes, dig
         training.check_resume_compatibility(options, *digests)
 
 
-def test_what_a_model_was_trained_with_holds_where_the_user_says_nothing():
+def test_unset_options_default_to_the_settings_of_the_trained_model():
     task_spec = {"task": "squad_v2", "doc_stride": 64, "n_best_size": 5, "null_score_diff_threshold": -1.5}
     trained = SquadV2Options(n_best_size=7).merge_trained(task_spec)
     assert trained == SquadV2Options(doc_stride=64, n_best_size=7, null_score_diff_threshold=-1.5)
 
 
 @pytest.mark.parametrize(("given", "eval_steps"), [(2, 2), (None, 3)])
-def test_epochs_and_batches_make_the_number_of_steps(given: int | None, eval_steps: int):
+def test_the_number_of_steps_follows_from_epochs_and_batches(given: int | None, eval_steps: int):
     options = make_options(train_batch_size=4, num_train_epochs=2.5, eval_steps=given)
     assert count_steps(options, num_rows=9) == (7, 3, eval_steps)
     assert (options.learning_rate, options.max_seq_length) == (5e-5, 128)  # the task's own
@@ -150,7 +152,7 @@ LOGGED = [
 
 
 @pytest.mark.parametrize(("epochs", "changes", "first", "count"), LOGGED)
-def test_losses_are_logged_in_even_distances_up_to_each_evaluation(epochs, changes, first: list[int], count: int):
+def test_losses_are_logged_at_even_intervals_up_to_each_evaluation(epochs, changes, first: list[int], count: int):
     options = make_options(train_batch_size=1, num_train_epochs=epochs, **changes)
     num_steps, _, eval_steps = count_steps(options, num_rows=150)
     numbers = range(1, num_steps + 1)
@@ -166,5 +168,5 @@ def test_losses_are_logged_in_even_distances_up_to_each_evaluation(epochs, chang
     ([0.5, 0.4, 0.3], 0, False),
     ([], 1, False),
 ])  # fmt: skip
-def test_training_stops_after_so_many_evaluations_that_are_no_better(scores, patience: int, is_over: bool):
+def test_early_stopping_counts_evaluations_without_a_better_score(scores, patience: int, is_over: bool):
     assert training.has_stopped_improving(scores, patience) == is_over

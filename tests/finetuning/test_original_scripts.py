@@ -43,7 +43,7 @@ def test_run_classifier_writes_the_originals_files(tmp_path: pathlib.Path):
     assert [sum(map(float, row.split("\t"))) for row in results] == pytest.approx([1.0, 1.0], abs=1e-6)
 
 
-def test_a_missing_test_file_is_found_before_the_training(tmp_path: pathlib.Path):
+def test_a_missing_test_file_is_reported_before_training(tmp_path: pathlib.Path):
     write_mrpc(tmp_path, "train", "dev")
     flags = f"--task_name=MRPC --data_dir={tmp_path} --do_train --do_predict"
     assert "test.tsv" in refusal(run, RUN_CLASSIFIER, tmp_path, flags)

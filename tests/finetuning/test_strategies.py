@@ -87,7 +87,7 @@ def compiled_lengths(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
     return make_length_buckets(24)
 
 
-def test_lengths_of_a_tpu_are_few():
+def test_batches_for_a_tpu_have_few_lengths():
     lengths = {length: make_length_buckets(length) for length in (384, 128, 20)}
     assert lengths == {384: (32, 64, 128, 256, 384), 128: (32, 64, 128), 20: (20,)}
     features = random_features(CLASSIFICATION, ROWS, longest=24)
@@ -104,7 +104,7 @@ def test_batches_are_filled_up_to_a_multiple_of_the_replicas():
 
 
 @pytest.mark.slow
-def test_each_length_of_a_tpu_is_compiled_once(compiled_lengths: tuple[int, ...], capsys, monkeypatch):
+def test_each_length_is_compiled_once_for_a_tpu(compiled_lengths: tuple[int, ...], capsys, monkeypatch):
     few = train(TAGGING, "one_device")
     text = capsys.readouterr().out
     for what, rows in (("training", BATCH), ("prediction", 4)):
@@ -140,12 +140,12 @@ ON_EIGHT_DEVICES = pytest.param(TAGGING, 1, marks=pytest.mark.eight_devices)
     ("kind", "micro_batches"),
     [*(pytest.param(*each, marks=pytest.mark.two_devices) for each in ON_TWO_DEVICES), ON_EIGHT_DEVICES],
 )
-def test_several_devices_take_the_steps_of_one(kind: str, micro_batches: int):
+def test_several_devices_take_the_same_steps_as_one(kind: str, micro_batches: int):
     assert_alike(kind, train(kind, "one_device"), train(kind, "mirrored", micro_batches))
 
 
 @pytest.mark.two_devices
-def test_fit_is_right_where_one_device_gets_no_row_of_the_last_batch():
+def test_fit_is_correct_if_a_device_gets_no_row_of_the_last_batch():
     features = random_features(CLASSIFICATION, 9, longest=24)
     labels = features.targets["labels"]
 
@@ -166,14 +166,14 @@ def test_fit_is_right_where_one_device_gets_no_row_of_the_last_batch():
 
 
 @pytest.mark.two_devices
-def test_two_devices_with_the_lengths_of_a_tpu_take_the_steps_of_one(compiled_lengths: tuple[int, ...], monkeypatch):
+def test_two_devices_with_tpu_lengths_take_the_same_steps_as_one(compiled_lengths: tuple[int, ...], monkeypatch):
     two = train(QUESTION_ANSWERING, "mirrored")
     monkeypatch.undo()
     assert_alike(QUESTION_ANSWERING, train(QUESTION_ANSWERING, "one_device"), two)
 
 
 @pytest.mark.two_devices
-def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path):
+def test_a_run_can_be_resumed_under_any_other_strategy(tmp_path: pathlib.Path):
     """Equal bit for bit with the same number of replicas, and like one device with another number."""
     features, half = random_features(CLASSIFICATION, ROWS, longest=24), STEPS // 2
 
@@ -196,7 +196,7 @@ def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path)
 
 
 @pytest.mark.slow
-def test_one_replica_takes_the_very_steps_of_one_device():
+def test_one_replica_takes_exactly_the_steps_of_one_device():
     weights = []
     for name in ("one_device", "mirrored"):
         assert distribution.get_strategy(name).num_replicas_in_sync == 1

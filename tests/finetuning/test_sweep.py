@@ -43,7 +43,7 @@ def test_a_score_that_a_run_lacks_has_no_mean_and_one_seed_has_no_deviation():
 
 
 @pytest.mark.usefixtures("done")
-def test_a_sweep_over_errors_prefers_the_smallest_one(options, capsys):
+def test_a_sweep_prefers_the_smallest_value_of_an_error_metric(options, capsys):
     options = change(
         options, label_kind="regression", metric_for_best_model="mean_absolute_error", do_predict=False,
         grid_learning_rates=["2e-3", "1e-3"], random_seeds=["1", "3"],
@@ -53,7 +53,7 @@ def test_a_sweep_over_errors_prefers_the_smallest_one(options, capsys):
     assert "best run: rate 0.001, seed 1, with dev/mean_absolute_error 0.1100" in capsys.readouterr().out
 
 
-def test_a_sweep_checks_its_task_before_it_makes_a_strategy(options, monkeypatch):
+def test_a_sweep_checks_its_task_before_it_creates_a_strategy(options, monkeypatch):
     monkeypatch.setattr(sweep, "make_strategy", lambda _: pytest.fail("a strategy was made"))
     message = refusal(sweep.run_sweep, change(options, random_seeds=["1", "2"], eval_file=None))
     assert "no evaluation data; pass --eval_file" in message

@@ -39,13 +39,13 @@ def find_moves(**changes) -> dict[str, np.ndarray]:
     return {path: value - before[path] for path, value in list_weights(trainer.model).items()}
 
 
-def test_the_rate_rises_in_the_warm_up_and_falls_to_zero():
+def test_the_learning_rate_warms_up_and_decays_to_zero():
     schedule = make_trainer().schedule
     rates = [float(schedule(step)) for step in range(11)]
     np.testing.assert_allclose(rates, [0.0, 0.005, 0.008, 0.007, 0.006, 0.005, 0.004, 0.003, 0.002, 0.001, 0.0], 1e-5)
 
 
-def test_the_logged_rate_is_that_of_the_last_step():
+def test_the_logged_learning_rate_is_the_rate_of_the_last_step():
     trainer = make_trainer()
     rates = []
     for steps in (0, 1, 2, 3):
@@ -54,7 +54,7 @@ def test_the_logged_rate_is_that_of_the_last_step():
     np.testing.assert_allclose(rates, [0.0, 0.0, 0.005, 0.008], 1e-5)
 
 
-def test_a_resumed_run_goes_on_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch):
+def test_a_run_can_be_resumed_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch):
     """Three batches of an epoch of ten rows. The last batch has two."""
     features, trainer = random_features("classification", 10, 9), make_trainer()
     seen: list[list[int]] = []
@@ -84,7 +84,7 @@ def test_the_optimizer_has_the_settings_of_its_flags():
 
 
 @pytest.mark.slow
-def test_layers_move_by_their_rate_and_frozen_ones_stay():
+def test_layer_decay_scales_updates_and_frozen_layers_do_not_change():
     decayed, frozen = find_moves(layer_decay=0.5), find_moves(freeze=["layer_0_.*", ".*embeddings"])
     for path, move in find_moves().items():
         layer = path.split("/")[-2]
@@ -95,7 +95,7 @@ def test_layers_move_by_their_rate_and_frozen_ones_stay():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["all", ".*"])
-def test_a_frozen_encoder_trains_the_head_alone(pattern: str):
+def test_a_frozen_encoder_trains_only_the_head(pattern: str):
     moved = {path for path, move in find_moves(freeze=[pattern]).items() if np.any(move)}
     assert moved == {"sequence_classifier/kernel", "sequence_classifier/bias"}
 
@@ -104,7 +104,7 @@ def test_a_frozen_encoder_without_a_head_is_refused():
     assert "nothing to train" in refusal(make_trainer, VectorSpec(), freeze=["all"])
 
 
-def test_dropout_of_keras_has_other_masks_in_each_step_under_a_strategy():
+def test_keras_dropout_has_different_masks_in_each_step_under_a_strategy():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope() as strategy:
         layer = Dropout(0.5)
     run = tf.function(lambda: tf.distribute.get_strategy().run(layer, (tf.ones([4, 16]),), {"training": True}))
@@ -115,7 +115,7 @@ def test_dropout_of_keras_has_other_masks_in_each_step_under_a_strategy():
 
 
 @pytest.mark.parametrize(("replica", "seed"), [(0, 7), (1, 7), (0, 8)])
-def test_dropout_s_seed_is_of_the_run_the_step_and_the_replica(replica: int, seed: int, monkeypatch):
+def test_the_dropout_seed_depends_on_run_step_and_replica(replica: int, seed: int, monkeypatch):
     class Context:
         replica_id_in_sync_group = replica
 
@@ -136,5 +136,5 @@ def test_dropout_s_seed_is_of_the_run_the_step_and_the_replica(replica: int, see
     (12, {}, (10, 3, 3)), (10, {"num_train_epochs": 1.5}, (4, 3, 3)), (3, {"num_train_epochs": 2.0}, (2, 1, 1)),
     (10, {"num_train_epochs": 0.1}, (1, 3, 3)), (10, {"eval_steps": 2}, (10, 3, 2)),
 ])  # fmt: skip
-def test_a_last_batch_that_is_not_full_is_a_step(num_rows: int, changes: dict, expected: tuple[int, int, int]):
+def test_an_incomplete_last_batch_is_a_step(num_rows: int, changes: dict, expected: tuple[int, int, int]):
     assert count_steps(dataclasses.replace(OPTIONS, **changes), num_rows) == expected

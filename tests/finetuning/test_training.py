@@ -13,7 +13,7 @@ from official_bert.finetuning.training import _Run
     ([0.5, 0.6, 0.6], 1, True),  # an equal score is no improvement
     ([0.5, 0.6, 0.6], 2, False), ([0.9, *[0.1] * 9], 0, False),
 ])  # fmt: skip
-def test_training_stops_after_as_many_evaluations_without_a_better_score(scores, patience, has_stopped):
+def test_early_stopping_counts_evaluations_since_the_best_score(scores, patience, has_stopped):
     assert training.has_stopped_improving(scores, patience) == has_stopped
 
 
@@ -22,12 +22,12 @@ def test_training_stops_after_as_many_evaluations_without_a_better_score(scores,
     (None, 10, 80, [4, 7, 10, 14, 17, 20]),  # three lines in ten steps, the last one at the evaluation
     (None, 120, 10_000, [40, 80, 120]),
 ])  # fmt: skip
-def test_lines_are_evenly_spaced_between_evaluations(log_steps, eval_steps, num_steps, expected):
+def test_log_lines_are_evenly_spaced_between_evaluations(log_steps, eval_steps, num_steps, expected):
     steps = range(1, max(expected) + 1)
     assert [step for step in steps if training._is_logged(step, log_steps, eval_steps, num_steps)] == expected
 
 
-def test_each_line_has_the_mean_loss_since_the_line_before(monkeypatch: pytest.MonkeyPatch):
+def test_each_log_line_has_the_mean_loss_since_the_previous_line(monkeypatch: pytest.MonkeyPatch):
     written: list[tuple[int, float]] = []
 
     class Log:

@@ -74,20 +74,20 @@ def assert_same(one, other, **tolerances):
 
 
 @pytest.mark.parametrize("kind", slow_after(1, sorted(KINDS, key="tagging".__eq__, reverse=True)))
-def test_micro_batches_and_blocks_computed_again_take_the_same_steps(kind: str):
+def test_micro_batches_and_rematerialization_take_the_same_steps(kind: str):
     """Seven rows in two micro-batches of four. The last row is padding."""
     assert_same(stepped(kind), stepped(kind, micro_batches=2, rematerialize=True))
 
 
 @pytest.mark.slow
-def test_blocks_computed_again_have_the_same_dropout():
+def test_rematerialized_blocks_have_the_same_dropout():
     plain = stepped("classification", dropout=0.3)
     assert_same(plain, stepped("classification", dropout=0.3, rematerialize=True))
     # Micro-batches have different dropout masks: rows at the same place in the first and second have different masks.
     assert not np.allclose(plain[0], stepped("classification", dropout=0.3, micro_batches=2)[0], rtol=1e-3)
 
 
-def test_float16_learns_by_a_scaled_loss_and_a_step_that_overflows_only_halves_the_factor():
+def test_float16_scales_the_loss_and_an_overflow_only_halves_the_scale():
     step, run = make_step("regression", dtype="mixed_float16")
     np.testing.assert_allclose([run() for _ in range(3)], stepped("regression")[0], rtol=2e-2)
     before, optimizer = step.model.get_weights(), step.optimizer
@@ -103,7 +103,7 @@ def test_float16_learns_by_a_scaled_loss_and_a_step_that_overflows_only_halves_t
     assert any(not np.array_equal(one, other) for one, other in zip(before, step.model.get_weights(), strict=True))
 
 
-def test_a_user_s_optimizer_gets_dense_gradients():
+def test_custom_optimizers_get_dense_gradients():
     """Keras' Adam would square the gradient rows of repeated word pieces before adding them up."""
     received = []
 
@@ -123,7 +123,7 @@ class PlainDescent(BertAdamW):
 
 
 @pytest.mark.parametrize("create", [BertAdamW, LayerwiseAdamW, Lamb, KerasAdamW, PlainDescent])
-def test_every_optimizer_takes_its_own_steps_and_leaves_weights_alone_that_the_loss_does_not_read(create):
+def test_every_optimizer_takes_its_usual_steps_and_keeps_weights_without_a_gradient(create):
     """TensorFlow's kernel must not replace the steps. A zero gradient would still let a weight decay."""
     batch, results = ({"input_mask": tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])}, tf.constant([1.0, -1.0])), []
     settings = {"factors": {"read/kernel": 0.25}} if create is LayerwiseAdamW else {"use_ema": True}
@@ -146,7 +146,7 @@ def test_every_optimizer_takes_its_own_steps_and_leaves_weights_alone_that_the_l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"gradient_accumulation_steps": 3}, {"dtype": "mixed_float16"}], ids=str)
-def test_fit_and_what_it_saves_know_of_it(settings: dict, tmp_path):
+def test_memory_settings_work_in_fit_and_are_saved(settings: dict, tmp_path):
     config = tiny_config(num_hidden_layers=1, max_position_embeddings=16)
     model = official_bert.TextClassifier(config, VOCAB, labels=["0", "1"], **settings)
     model.compile(official_bert.BertAdamW(1e-2))
@@ -191,7 +191,7 @@ def gradients_at_once(head: VectorSpec, micro_batches: int, learner: keras.Model
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
-def test_gradients_are_those_of_the_whole_batch(micro_batches: int):
+def test_gradients_of_batchwise_losses_equal_those_of_the_whole_batch(micro_batches: int):
     """With micro-batches, the vectors' gradients are kept between two forward passes with the same dropout."""
     head = VectorSpec(normalize=True)
     found = gradients_of_step(head, micro_batches, dropout=0.3)

@@ -36,7 +36,7 @@ def plain_counts(batch: batches.Batch, unk: int) -> dict[str, int]:
     return found
 
 
-def test_counts_equal_a_plain_loop_and_the_manifest(vocab_file, tmp_path, monkeypatch):
+def test_counts_equal_a_simple_loop_and_the_manifest(vocab_file, tmp_path, monkeypatch):
     rng = random.Random(0)
     words = [*(word for word in WORDS if word.isalpha()), "€"]
     sentences = [" ".join(rng.choices(words, k=rng.randrange(1, 12))) for _ in range(500)]
@@ -69,7 +69,7 @@ def test_counts_equal_a_plain_loop_and_the_manifest(vocab_file, tmp_path, monkey
     assert totals.sum() == made["maskable"]
 
 
-def test_many_numbers_share_a_line():
+def test_the_statistics_of_many_numbers_fit_on_one_line():
     counts = np.zeros(100, int)
     counts[10:90] = 1
     lines = draw_histogram("Title", "numbers", counts).splitlines()

@@ -88,7 +88,7 @@ def test_records_of_real_text_obey_the_rules(test_data, tmp_path):
     assert made["instances"] > 200
 
 
-def test_records_of_two_vocabularies_are_detected(corpus, tmp_path):
+def test_records_of_a_different_vocabulary_are_detected(corpus, tmp_path):
     texts, vocab_file = corpus
     # A learned vocabulary of a different size: only the last words differ.
     smaller = write_vocab(tmp_path / "smaller.txt", pathlib.Path(vocab_file).read_text().splitlines()[:-200])

@@ -13,7 +13,7 @@ from tests.make import assert_refused, write_text
 
 
 @pytest.mark.parametrize("algorithm", ["fast", "reference"])
-def test_records_are_those_of_the_other_documents(algorithm, corpus, tmp_path):
+def test_records_contain_only_the_remaining_documents(algorithm, corpus, tmp_path):
     documents = list(formats.read_documents(corpus[0][0], "sentences"))
     others = [each for number, each in enumerate(documents) if number % 5]
     excluding = tmp_path / "dev.csv"

@@ -259,7 +259,7 @@ def test_difference_in_distribution_is_detected():
         assert_alike(one, other, "different")
 
 
-def test_more_shards_than_instances_are_written_too(corpus, tmp_path, capsys):
+def test_more_shards_than_instances_can_be_written(corpus, tmp_path, capsys):
     text = write_text(tmp_path / "text.txt", "return the value of the object.\n" * 5)
     summary = make_records(([text], corpus[1]), tmp_path / "out", num_shards=100)
     shards = json.loads((tmp_path / "out" / "out.manifest.json").read_text())["shards"]

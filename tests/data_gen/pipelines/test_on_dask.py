@@ -47,7 +47,7 @@ def count_blocks(folder: pathlib.Path) -> int:
     {"gzip": True, "do_whole_word_mask": True, "dupe_factor": 1, "sentence_objective": "none"},
     {"num_shards": 1, "shard_size_mb": 1, "masking": "dynamic", "masking_rates": "80/0/20"},
 ]))  # fmt: skip
-def test_tasks_that_run_twice_give_the_bytes_of_one_machine(corpus, changes, tmp_path, monkeypatch):
+def test_tasks_that_run_twice_do_not_change_records(corpus, changes, tmp_path, monkeypatch):
     monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
     make_records(corpus, tmp_path / "one", **changes)
     monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 1e5)  # Several buckets per shard.
@@ -58,7 +58,7 @@ def test_tasks_that_run_twice_give_the_bytes_of_one_machine(corpus, changes, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("namespaces", [False, True], ids=["loopback", "network namespaces"])
-def test_a_worker_lost_and_one_added_give_the_bytes_of_one_machine(folder, namespaces):
+def test_losing_and_adding_workers_does_not_change_records(folder, namespaces):
     with dask_clusters.dask_cluster(folder, 3, namespaces) as cluster:
         command = cluster.command(*MANY)
         wait_until(lambda: count_blocks(folder) > 5, "some blocks are made")
@@ -92,7 +92,7 @@ def test_a_lost_scheduler_is_reported_and_the_same_command_continues(folder):
 
 
 @pytest.mark.slow
-def test_an_error_of_the_text_is_one_line_and_leaves_nothing(folder):
+def test_an_error_in_the_text_is_reported_in_one_line_and_leaves_no_files(folder):
     write_text(folder / "text1.txt", b"the cat .\n\xff sat .\n")
     with dask_clusters.dask_cluster(folder, 1) as cluster:
         code, _, errors = ended(cluster.command(*MANY))
@@ -102,12 +102,12 @@ def test_an_error_of_the_text_is_one_line_and_leaves_nothing(folder):
     assert not list((folder / "many").iterdir())
 
 
-def test_a_folder_that_a_worker_does_not_reach_is_named(tmp_path):
+def test_a_folder_that_a_worker_cannot_access_is_named(tmp_path):
     message = f"cannot reach {tmp_path}/there. Set --output_file"
     assert_refused(message, on_dask._do, str(tmp_path / "there"), "run", {"file": [0]})
 
 
 @pytest.mark.parametrize("changes", [{"num_workers": 77}, {"algorithm": "reference"}])
-def test_flags_of_one_machine_are_refused(changes):
+def test_flags_for_a_single_machine_are_rejected(changes):
     options = RecordOptions(["text"], ["records"], "vocab", **changes)
     assert_refused(f"--{next(iter(changes))}.* --dask", on_dask.create_pretraining_data, options, ADDRESS)

@@ -90,7 +90,7 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
     assert_refused(f"would replace {paths[1]}", create_records, options)
 
 
-def test_another_number_of_shards_replaces_nothing(short_options, tmp_path):
+def test_a_different_number_of_shards_does_not_replace_files(short_options, tmp_path):
     write_text(tmp_path / "a-00000-of-00003.tfrecord", "")
     flags = {"output_file": [str(tmp_path / "a.tfrecord")], "algorithm": "fast"}
     outputs.check_outputs(short_options(num_shards=2, **flags), [])

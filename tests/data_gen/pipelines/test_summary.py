@@ -15,7 +15,7 @@ def test_text_with_mostly_random_pairs_gives_a_warning(random_next, is_warned):
     assert summary.endswith("--sentence_objective=none") == is_warned
 
 
-def test_shares_are_those_of_their_totals():
+def test_summary_shares_are_relative_to_their_totals():
     counts = {"text_documents": 3, "text_tokens": 200, "text_unknown": 5, "text_excluded": 7, "instances": 10}
     counts |= {"positions": 400, "tokens": 300, "maskable": 250, "predictions": 40, "random_next": 4}
     counts |= {"sequential": 450}

@@ -105,7 +105,7 @@ def test_three_implementations_have_the_same_distribution(whole_words):
 
 # The default and the rates of appendix C.2: [MASK], same, random.
 @pytest.mark.parametrize("rates", [str(BERT_RATES), "100/0/0", "80/0/20", "80/20/0", "0/20/80", "0/0/100"])
-def test_the_rates_are_kept_by_all_three(rates):
+def test_all_three_implementations_respect_the_masking_rates(rates):
     assert str(BERT_RATES) == "80/10/10"
     wanted = MaskingRates.parse(rates)
     # The default is tested with enough rows to distinguish 80 % from 81 %.

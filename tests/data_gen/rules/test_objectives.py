@@ -72,7 +72,7 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path):
 
 # Many sentences are longer than a record, or several fit into each.
 @pytest.mark.parametrize(("longest_sentence", "most_sentences"), [(40, 4), (4, 20)])
-def test_full_sentences_are_shortened_alike(longest_sentence, most_sentences, tmp_path):
+def test_full_sentences_are_shortened_like_the_reference(longest_sentence, most_sentences, tmp_path):
     documents = make_documents(3000, longest_sentence, most_sentences)
     config = make_config(short_seq_prob=0.5)
     store = make_store(documents, tmp_path)
@@ -111,7 +111,7 @@ def test_records_of_one_segment_are_recorded_verified_and_shown(algorithm, tmp_p
     assert "  kept            100.0 % of these" in shown
 
 
-def test_records_of_one_segment_are_told_from_damaged_pairs():
+def test_records_of_one_segment_are_distinguished_from_damaged_pairs():
     one = {"input_ids": np.array([[CLS, 7, SEP, 8, SEP]]), "input_mask": np.ones((1, 5), int)}
     one["segment_ids"] = np.zeros((1, 5), int)
     pair = {**one, "segment_ids": np.array([[0, 0, 0, 1, 1]])}

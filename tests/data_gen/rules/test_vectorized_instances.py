@@ -73,7 +73,7 @@ def test_chunks_are_split_and_paired_like_the_reference(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [1, 30])  # of records of 16 positions
-def test_numbers_of_predictions_keep_any_limit(limit, tmp_path):
+def test_the_number_of_predictions_respects_the_limit(limit, tmp_path):
     vocabulary = MaskingVocabulary(list(range(100)), frozenset(), frozenset((2, 3)), 4)
     config = make_instance_config(max_predictions_per_seq=limit, masked_lm_prob=0.5, vocabulary=vocabulary)
     store = make_store([[[10, 11, 12, 15], [13, 14, 16]]] * 3, tmp_path)

@@ -23,7 +23,7 @@ def learn(tmp_path: pathlib.Path, text: str = TEXT, **changes: object) -> learni
     return learning.learn(VocabularyOptions(**values))
 
 
-def test_special_tokens_come_first_and_every_letter_is_in(tmp_path):
+def test_special_tokens_come_first_and_every_letter_is_included(tmp_path):
     pieces = learn(tmp_path).pieces
     assert pieces[:5] == list(exact.SPECIAL_TOKENS)
     assert len(pieces) == len(set(pieces)) == 60
@@ -100,7 +100,7 @@ def test_a_piece_must_be_frequent_enough(tmp_path):
     ({"text": " \n\n"}, "the input contains no text"),
     ({"text": "a" * 300}, "the input contains no text .*1 word longer than 200"),
 ])  # fmt: skip
-def test_what_cannot_be_learned_from_is_refused(changes, message, tmp_path):
+def test_text_and_settings_that_yield_no_vocabulary_are_rejected(changes, message, tmp_path):
     assert_refused(message, learn, tmp_path, **changes)
 
 
