@@ -111,7 +111,7 @@ def test_documented_python_clients_get_answers(exported: pathlib.Path, tmp_path:
     np.testing.assert_allclose(answer["probabilities"], found["found"]["probabilities"][0], rtol=1e-5)
 
 
-def test_an_export_that_fails_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_export_leaves_no_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(GraphModel, "signatures", lambda self: {})
     monkeypatch.setattr(operations, "find_missing", lambda folder: {"2.19": ["Softmax"]})
     message = refusal(export, make_source(CLASSIFICATION), tmp_path / "exports", for_serving="2.19")

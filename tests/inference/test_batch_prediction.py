@@ -91,7 +91,7 @@ def test_interrupted_run_is_resumed(tail: str, stopped: BatchPredictionOptions, 
     assert not part.exists()
 
 
-def test_row_refused_by_a_resumed_run_is_named_correctly(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+def test_a_resumed_run_names_a_rejected_row_correctly(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     rows = tmp_path / "in.jsonl"
     rows.write_text(rows.read_text().replace('"aaaaa"', '"refused"'))
     assert "in.jsonl: the model cannot answer row 6 " in refusal(predict, stopped)
@@ -146,7 +146,7 @@ def test_full_disk_is_reported_in_one_line(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("number", [3, 20])  # in the first and in the second group
-def test_refused_row_is_reported_by_number(number: int, export_dir: str, tmp_path: pathlib.Path):
+def test_a_rejected_row_is_reported_by_number(number: int, export_dir: str, tmp_path: pathlib.Path):
     texts = [*["a", "long " * 9] * 10][: number - 1]
     write_rows(tmp_path / "in.jsonl", ({"text": text} for text in (*texts, "refused", "b")))
     message = refusal(run, export_dir, tmp_path, "in.jsonl", batch_size=1)

@@ -79,7 +79,7 @@ def test_rows_are_split_without_padding_and_joined_with_it():
         np.testing.assert_array_equal(value, outputs[name])
 
 
-def test_pooled_vector_is_not_cut_like_padding():
+def test_pooled_vectors_are_not_truncated_like_padding():
     outputs = {"input_mask": [[1, 1, 0, 0]], "sequence_output": np.ones([1, 4, 3]), "pooled_output": np.ones([1, 4])}
     (row,) = exports.split_rows({name: np.array(value) for name, value in outputs.items()})
     shapes = {name: value.shape for name, value in row.items()}

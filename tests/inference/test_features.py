@@ -91,14 +91,16 @@ def test_pooling_takes_all_tokens_but_no_padding(pooling: str, pool: Any):
         np.testing.assert_allclose(pooled.values, expected, atol=1e-5)
 
 
-def test_the_vectors_of_a_text_are_normalized_together():
+def test_vectors_of_several_layers_are_normalized_after_concatenation():
     extractor = FeatureExtractor(LOADED(), [-1, 1], "mean", normalize=True, max_seq_length=32)
     for features, plain in zip(extractor.extract(TEXTS), extract("mean"), strict=True):
         np.testing.assert_allclose(features.values, plain.values / np.linalg.norm(plain.values), atol=1e-5)
 
 
 @pytest.mark.parametrize(("texts", "expected"), [(5, 5), (1, 2), (1000, 128)])  # at least a batch, at most 64 batches
-def test_as_many_texts_are_read_together_as_memory_holds(texts: int, expected: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_texts_read_at_a_time_is_limited_by_memory(
+    texts: int, expected: int, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(features_module, "_BYTES_AT_A_TIME", texts * 32 * 2 * 8 * 4)
     monkeypatch.setattr(features_module, "_compile_encoder", lambda loaded, layers: None)
     assert FeatureExtractor(LOADED(), [-1, 1], max_seq_length=32, batch_size=2).texts_at_a_time == expected
@@ -114,7 +116,7 @@ def test_words_get_the_mean_of_their_pieces():
 
 
 @pytest.mark.parametrize(("max_seq_length", "spans"), [(32, [(1, 4), (4, 7), (7, 8), (8, 9)]), (7, [(1, 4), (4, 6)])])
-def test_given_words_get_one_vector_each(max_seq_length: int, spans: list[tuple[int, int]]):
+def test_texts_split_into_words_get_one_vector_per_word(max_seq_length: int, spans: list[tuple[int, int]]):
     words = ["Unaffable", "cat-sat", "\u200b", "ran"]
     settings = {"align": "words", "max_seq_length": max_seq_length, "is_split_into_words": True}
     extractor = FeatureExtractor(LOADED(), [-1, 1], **settings)
@@ -148,7 +150,7 @@ def test_layer_0_is_the_output_of_the_embeddings():
     np.testing.assert_allclose(features.values[:, 0], normalized, atol=1e-5)
 
 
-def test_default_length_is_what_the_model_can_take(monkeypatch: pytest.MonkeyPatch):
+def test_default_length_is_limited_by_the_models_positions(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(features_module, "_compile_encoder", lambda loaded, layers: None)
     for positions, expected in ((32, 32), (200, 128)):
         config = make.tiny_config(max_position_embeddings=positions)
@@ -225,7 +227,7 @@ def test_original_format_is_written(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("format", ["npy", "parquet", "jsonl", "original"])
-def test_a_write_that_fails_leaves_nothing(format: str, tmp_path: pathlib.Path):
+def test_a_failed_write_leaves_no_files(format: str, tmp_path: pathlib.Path):
     writer = feature_files.open_writer(str(tmp_path / "out"), format, make_extractor(), "none")
     with pytest.raises(AttributeError), writer as add:
         list(map(add, [extract()[0], None]))

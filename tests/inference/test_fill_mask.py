@@ -83,7 +83,7 @@ def test_command_prints_json(save_kind, capsys: pytest.CaptureFixture[str]):
     ]
 
 
-def test_a_text_gets_the_same_candidates_alone_and_with_others(monkeypatch: pytest.MonkeyPatch):
+def test_candidates_do_not_depend_on_the_other_texts_of_a_batch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("official_bert.inference.fill_mask._TEXTS_AT_A_TIME", 2)
     texts = ["the [MASK] ran .", "[MASK] [MASK] sat on the mat with the [MASK]", "[MASK]"]
     for text, masks in zip(texts, fill_masks(load_model(), texts, 3), strict=True):
@@ -92,7 +92,7 @@ def test_a_text_gets_the_same_candidates_alone_and_with_others(monkeypatch: pyte
             assert [each.probability for each in mask] == pytest.approx([each.probability for each in alone])
 
 
-def test_the_margin_of_a_text_is_its_closest_decision():
+def test_the_margin_of_a_text_is_its_smallest_probability_gap():
     texts = ["the [MASK] ran .", "[MASK] sat on the [MASK]"]
     _, margins = make_predictor(load_model(), 2).answer(exports.to_columns({"text": texts}))
     for margin, masks in zip(margins, fill_masks(load_model(), texts, 3), strict=True):

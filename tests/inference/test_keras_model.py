@@ -10,7 +10,7 @@ from official_bert.inference.keras_model import KerasRunner, compute_outputs
 from official_bert.kinds.features import concatenate_rows, gather_rows
 
 
-def test_outputs_are_in_order_and_those_of_tokens_without_padding():
+def test_outputs_have_the_order_of_the_texts_and_no_padding():
     expected = [[10.0 * number] * length for number, length in enumerate((5, 2, 7, 3, 1))]
     ids = [np.array(row, np.int32) for row in expected]
     features = concatenate_rows(ids, [np.zeros_like(each) for each in ids], {}, {}, has_token_outputs=True)

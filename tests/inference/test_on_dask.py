@@ -39,7 +39,7 @@ def predict_locally(export_dir: str, folder: pathlib.Path) -> bytes:
 
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("count", [1, 3, 9])  # nine shards of seven groups: two shards are empty
-def test_tasks_that_run_twice_give_the_answers_of_one_machine(count: int, export_dir: str, texts: pathlib.Path):
+def test_tasks_that_run_twice_do_not_change_answers(count: int, export_dir: str, texts: pathlib.Path):
     options, expected = make_options(export_dir, texts), predict_locally(export_dir, texts)
     first = "out.jsonl" if count == 1 else f"out-00000-of-0000{count}.jsonl ..."
     assert on_dask.predict(options, count, ADDRESS) == f"Wrote 27 texts to {texts}/{first}"
@@ -111,7 +111,7 @@ def test_paths_may_be_remote(export_dir: str, texts: pathlib.Path):
     pytest.param("out.npy", {}, marks=pytest.mark.slow),
     pytest.param("out.npy", {"pooling": "mean"}, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_tasks_that_run_twice_give_the_vectors_of_one_machine(name: str, changes: dict[str, Any], texts: pathlib.Path):
+def test_tasks_that_run_twice_do_not_change_vectors(name: str, changes: dict[str, Any], texts: pathlib.Path):
     flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
     options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/local-{name}", **flags)
     feature_extraction.write_features(options)
@@ -135,7 +135,7 @@ def test_losing_and_adding_workers_does_not_change_answers(export_dir: str, tmp_
 
 
 @pytest.mark.slow
-def test_vectors_are_those_of_one_machine(save_kind, texts: pathlib.Path):
+def test_dask_gives_the_vectors_of_one_machine(save_kind, texts: pathlib.Path):
     flags = ["--layers=-1", "--pooling=mean", "--max_seq_length=16", "--batch_size=1"]
     flags = [f"--init={save_kind(CLASSIFICATION)}", *flags]
     local = ["--input_file=all.txt", "--output_file=local.npy"]

@@ -42,7 +42,7 @@ def test_shards_are_contiguous_complete_groups(count: int, num_rows: int, rows_p
 
 
 @pytest.mark.parametrize("count", [1, 3, 9])  # nine shards of seven groups: two shards are empty
-def test_shards_hold_the_answers_of_one_machine(count: int, export_dir: str, texts: pathlib.Path):
+def test_shards_contain_the_answers_of_a_run_without_shards(count: int, export_dir: str, texts: pathlib.Path):
     for index in reversed(range(count)):  # one job per shard, in any order
         name = "out.jsonl" if count == 1 else f"out-{index:05}-of-{count:05}.jsonl"
         assert f" to {texts}/{name}" in predict(export_dir, texts, Shard.parse(f"{index}/{count}"))
@@ -75,7 +75,7 @@ def test_interrupted_shard_is_resumed(export_dir: str, texts: pathlib.Path, monk
     assert join_shards(texts, 2) == predict_at_once(export_dir, texts)
 
 
-def test_refused_row_is_reported_by_its_number_in_the_file(export_dir: str, tmp_path: pathlib.Path):
+def test_a_rejected_row_is_reported_by_its_number_in_the_file(export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path, [*TEXTS[:21], "refused", *TEXTS[21:]])
     assert "all.jsonl: the model cannot answer row 22 " in refusal(predict, export_dir, tmp_path, Shard(1, 2))
 
@@ -86,7 +86,7 @@ def test_refused_row_is_reported_by_its_number_in_the_file(export_dir: str, tmp_
     ("out.npy", {}),
     ("out.npy", {"pooling": "mean"}),
 ]))  # fmt: skip
-def test_shards_hold_the_vectors_of_one_machine(name: str, changes: dict[str, Any], texts: pathlib.Path):
+def test_shards_contain_the_vectors_of_a_run_without_shards(name: str, changes: dict[str, Any], texts: pathlib.Path):
     def write_features(output: str, shard: Shard = ALL_ROWS) -> str:
         flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
         options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/{output}", **flags)

@@ -18,7 +18,7 @@ SETTABLE = {"temperature", "thresholds", "min_confidence", "name", "trainable"}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_arguments_that_would_not_act_cannot_be_set(name: str):
+def test_attributes_without_effect_cannot_be_set(name: str):
     class_name, settings = MODELS[name]
     given = {"max_seq_length": 12, **settings, "seed": 3, "gradient_accumulation_steps": 2}
     model = build(class_name, **given)
@@ -37,7 +37,7 @@ def test_arguments_that_would_not_act_cannot_be_set(name: str):
     assert model.get_config() == config
 
 
-def test_attributes_and_changed_layers_are_kept_when_labels_are_learned():
+def test_replacing_the_last_layer_for_learned_labels_keeps_attributes_and_changed_layers():
     class Mine(official_bert.TextClassifier):
         def __init__(self, *arguments, extra=1, **settings):
             super().__init__(*arguments, **settings)
@@ -97,7 +97,7 @@ def test_learned_labels_are_sorted(y, labels):
     assert class_labels.learn_label_names(y) == labels
 
 
-def test_tags_and_several_labels_are_learned_too():
+def test_labels_of_taggers_and_multi_label_models_are_learned_from_y():
     tagger, several = build("TokenTagger", labels=None), build(labels=None, multi_label=True, positive_weights=[1, 2])
     tagger.compile("sgd", run_eagerly=True)
     tagger.fit(["the cat", "a dog"], [["I", "B"], ["I", "O"]], verbose=0)
@@ -111,5 +111,5 @@ def test_tags_and_several_labels_are_learned_too():
     (np.eye(4), r"y\[0\] is array.*not the name of a class"), (["a", None, "b", "a"], r"y\[1\] is None"),
     (["a"] * 4, "two or more different"), (None, "create the model with labels="),
 ])  # fmt: skip
-def test_labels_that_cannot_be_learned_are_named(y, message: str):
+def test_invalid_labels_in_y_are_named(y, message: str):
     assert_refused(message, build(labels=None).fit, TEXTS, y)

@@ -23,7 +23,7 @@ LABELS = [0, 1, 0, 1] * 2
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", None])
-def test_a_loaded_model_that_is_saved_again_keeps_what_a_user_compiled(optimizer, tmp_path):
+def test_the_compiled_optimizer_survives_saving_and_loading_twice(optimizer, tmp_path):
     model = build()
     model.compile(optimizer, metrics=[], learning_rate=1e-3, run_eagerly=True)
     for name in ("first.keras", "second.keras"):
@@ -34,7 +34,7 @@ def test_a_loaded_model_that_is_saved_again_keeps_what_a_user_compiled(optimizer
     assert float(model.optimizer.learning_rate) == pytest.approx(1e-2 if optimizer else 1e-3)
 
 
-def test_arguments_that_compile_refused_are_not_used_again(capsys):
+def test_arguments_that_compile_rejected_are_not_used_later(capsys):
     model, loss = build(), keras.losses.BinaryCrossentropy()
     assert_refused("expects probabilities", model.compile, loss=loss)
     model._compile_if_needed()
@@ -70,7 +70,7 @@ def test_the_command_and_fit_take_the_same_steps():
     assert_equal_weights(model, command.model, atol=1e-6)
 
 
-def test_a_model_that_has_not_learned_can_be_evaluated_also_after_low_rank_updates():
+def test_untrained_models_can_be_evaluated_also_with_lora():
     verification._verify.cache_clear()  # a form is verified when a step that uses it is first traced
     model = build()
     before, pooler = model.evaluate(TEXTS, LABELS, verbose=0), model.get_layer("pooler")
@@ -81,7 +81,7 @@ def test_a_model_that_has_not_learned_can_be_evaluated_also_after_low_rank_updat
     assert after[0] != before[0]
 
 
-def test_what_is_split_off_is_evaluated_and_not_learned():
+def test_the_validation_split_is_evaluated_and_not_trained_on():
     model = build()
     model.compile("sgd", run_eagerly=True)
     history = model.fit(TEXTS, LABELS, 2, validation_split=0.25, metric_for_best_model="roc_auc", verbose=0).history
@@ -90,7 +90,7 @@ def test_what_is_split_off_is_evaluated_and_not_learned():
     assert history["val_loss"] == pytest.approx([model.evaluate(TEXTS[6:], LABELS[6:], verbose=0)[0]])
 
 
-def test_the_seed_decides_the_dropout():
+def test_dropout_depends_on_the_seed():
     models, losses = [build(seed=seed) for seed in (1, 1, 2)], []
     weights = models[0].get_weights()
     for model in models:
@@ -100,7 +100,7 @@ def test_the_seed_decides_the_dropout():
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_training_that_goes_on_keeps_the_optimizer():
+def test_fit_with_initial_epoch_keeps_the_optimizer():
     model = build()
     model.compile(run_eagerly=True)
     for settings, steps in (({}, 1), ({"epochs": 2, "initial_epoch": 1}, 2), ({}, 1)):
@@ -108,7 +108,7 @@ def test_training_that_goes_on_keeps_the_optimizer():
         assert int(model.optimizer.iterations) == steps
 
 
-def test_a_fit_of_other_variables_has_a_new_optimizer():
+def test_fit_with_other_trainable_variables_creates_a_new_optimizer():
     model, optimizers = build(), []
     model.compile(run_eagerly=True)
     for layer in ("position_embeddings", "position_embeddings", "word_embeddings"):
@@ -120,7 +120,7 @@ def test_a_fit_of_other_variables_has_a_new_optimizer():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [None, "mixed_float16", "mixed_bfloat16"])
-def test_a_second_fit_trains_as_a_new_model_does_without_tracing_the_step_again(dtype, monkeypatch):
+def test_a_second_fit_restarts_the_optimizer_without_retracing_the_step(dtype, monkeypatch):
     model, other, traces = build(dtype=dtype), build(dtype=dtype), []
     weights = model.get_weights()
     model.compile(learning_rate=0.01)
@@ -144,7 +144,7 @@ def test_a_second_fit_trains_as_a_new_model_does_without_tracing_the_step_again(
     np.testing.assert_array_equal(model.get_layer("word_embeddings").get_weights(), before)
 
 
-def test_each_fit_warms_up_for_its_share_of_the_steps():
+def test_each_fit_warms_up_for_a_proportion_of_its_steps():
     model = build()
     model.compile(learning_rate=1.0, warmup_proportion=0.25)
     for num_steps, warmup in ((20, 5), (7, 1), (3, 0)):
@@ -161,7 +161,7 @@ def test_each_fit_warms_up_for_its_share_of_the_steps():
 @pytest.mark.parametrize("callback", [
     keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2), keras.callbacks.ReduceLROnPlateau("loss"),
 ])  # fmt: skip
-def test_callbacks_that_change_the_rate_need_a_rate_without_a_schedule(callback):
+def test_learning_rate_callbacks_need_an_optimizer_without_a_schedule(callback):
     model, settings = build(), {"callbacks": [callback], "verbose": 0}
     message = rf"^{type(callback).__name__} changes the learning rate.*compile\(official_bert.BertAdamW\(5e-5\)\)"
     assert_refused(message, model.fit, TEXTS, LABELS, **settings)
@@ -169,12 +169,12 @@ def test_callbacks_that_change_the_rate_need_a_rate_without_a_schedule(callback)
     model.fit(TEXTS, LABELS, **settings)
 
 
-def test_several_machines_are_refused_with_the_command_for_them(monkeypatch):
+def test_multi_worker_strategies_are_rejected_with_the_command_to_use(monkeypatch):
     monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: True)
     assert_refused("several machines; use official-bert finetune", build().fit, TEXTS, LABELS)
 
 
-def test_values_weigh_as_keras_losses_weigh_rows():
+def test_sample_weights_of_a_regressor_work_as_in_keras():
     model = build("TextRegressor")
     model.compile("sgd", "mse", metrics=[], weighted_metrics=["mae"], run_eagerly=True)
     values, weights = np.arange(8.0), np.arange(8.0) % 3
@@ -186,7 +186,7 @@ def test_values_weigh_as_keras_losses_weigh_rows():
 
 @pytest.mark.usefixtures("pause_collection")
 @pytest.mark.parametrize("data", [(TEXTS, LABELS), (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),)])
-def test_a_model_that_has_learned_can_be_quantized(data):
+def test_a_trained_model_can_be_quantized(data):
     model = build()
     model.compile("sgd", run_eagerly=True)
     model.fit(*data, verbose=0)
@@ -210,7 +210,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_micro_batches_show_the_figures_of_the_whole_batch(name: str):
+def test_micro_batches_show_the_metrics_of_the_whole_batch(name: str):
     class_name, settings, compiled, y, weights = STEPS[name]
     config = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     x, figures = {"input_ids": IDS, "input_mask": np.ones_like(IDS), "segment_ids": np.zeros_like(IDS)}, []
@@ -229,7 +229,7 @@ def test_micro_batches_show_the_figures_of_the_whole_batch(name: str):
         assert figures[0]["accuracy"] in (0.0, 1.0)
 
 
-def test_a_loss_that_parts_of_a_batch_do_not_add_up_to_is_named():
+def test_losses_that_micro_batches_cannot_compute_are_rejected():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
     model = build(gradient_accumulation_steps=2)
     assert_refused("reduction='sum'", model.compile, "sgd", loss)
@@ -239,7 +239,7 @@ def test_a_loss_that_parts_of_a_batch_do_not_add_up_to_is_named():
     assert_refused("loss_weights", model.compile, "sgd", loss_weights=[0.5])
 
 
-def test_what_a_user_s_own_metrics_add_is_shown():
+def test_results_of_an_overridden_compute_metrics_are_shown():
     class Counting(official_bert.TextClassifier):
         def compute_metrics(self, x, y, y_pred, sample_weight=None):
             return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": keras.ops.max(y_pred)}
@@ -250,7 +250,7 @@ def test_what_a_user_s_own_metrics_add_is_shown():
     assert set(model.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)) == {"loss", "accuracy", "largest"}
 
 
-def test_a_weight_that_no_loss_reads_stays_as_it_is_in_micro_batches():
+def test_micro_batches_do_not_change_weights_without_a_gradient():
     settings = {"max_query_length": 4, "doc_stride": 4, "gradient_accumulation_steps": 2}
     model = build("QuestionAnswerer", **settings)
     loss = {"start_logits": create_kind_model(model.spec).loss()["start_logits"]}

@@ -29,7 +29,7 @@ def classifier() -> official_bert.TextClassifier:
     return build()
 
 
-def test_a_data_set_of_ids_trains_as_well():
+def test_a_data_set_of_token_ids_can_be_used_for_training():
     model = build()
     features = model.spec.featurize(model.spec.examples(TEXTS, None), model._tokenizer, model.max_seq_length)
     ids = slices((TEXTS, NUMBERS)).batch(8).map(lambda text, label: (model.preprocessor(text), label))
@@ -50,14 +50,14 @@ def test_a_data_set_of_ids_trains_as_well():
     ([np.arange(8.0)], None, np.arange(8.0)), ([np.arange(8.0)[:, None]], None, np.arange(8.0)),
     ([[2.0] * 8], {"good": 3.0, 0: 0.5}, [6.0, 1.0] * 4), ([], {"good": 3.0, 0: 0.5}, [3.0, 0.5] * 4),
 ])  # fmt: skip
-def test_weights_by_text_and_by_class_name_count(columns, class_weight, expected, classifier):
+def test_sample_weight_and_class_weight_by_name_are_applied(columns, class_weight, expected, classifier):
     data = slices((TEXTS, LABELS, *columns))
     (batch,) = classifier._create_inputs().convert_data_set(data, 8, class_weight)
     np.testing.assert_array_equal(batch[2], expected)
 
 
 @pytest.mark.parametrize("doc_stride", slow_after(1, [4, None]))
-def test_cut_texts_of_a_data_set_are_counted(doc_stride, monkeypatch, capsys):
+def test_truncated_texts_of_a_data_set_are_counted(doc_stride, monkeypatch, capsys):
     model = build(pair=True, max_seq_length=12, doc_stride=doc_stride)
     for step in ("train_step", "test_step", "get_metrics_result"):  # the texts are counted before the steps
         monkeypatch.setattr(model, step, lambda *data: {"loss": 0.0})
@@ -103,7 +103,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
+def test_a_data_set_of_texts_gives_the_features_of_the_same_lists(name):
     class_name, settings, (x, y), data = MODELS[name]
     model = build_text_model(class_name, **settings)
     expected = model.spec.featurize(model.spec.examples(x, y), model._tokenizer, model.max_seq_length)
@@ -124,12 +124,12 @@ def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
     (slices(((TEXTS, TEXTS), LABELS)), "create the model with pair=True"),
     (slices(({"text": TEXTS, "text_pair": TEXTS}, LABELS)), "create the model with pair=True$"),
 ])  # fmt: skip
-def test_a_data_set_that_does_not_fit_is_named(data, message: str, classifier):
+def test_an_unsupported_data_set_is_rejected(data, message: str, classifier):
     assert_refused(message, classifier.fit, data, verbose=0)
 
 
 @pytest.mark.parametrize("name", ["__call__", "train_on_batch", "test_on_batch", "predict_on_batch"])
-def test_methods_for_ids_refuse_texts(name: str, classifier):
+def test_methods_for_token_ids_reject_texts(name: str, classifier):
     for texts in (TEXTS, np.array(TEXTS), tf.constant(TEXTS), pd.Series(TEXTS)):
         message = refusal(getattr(classifier, name), texts, NUMBERS)
         assert all(each in message for each in ("fit", "evaluate", "predict", "model.preprocessor"))
@@ -150,13 +150,13 @@ def traced() -> official_bert.TextClassifier:
     ([0, 1, 1, 0], 1e39, r"sample_weight\[1\] is 1e\+39; .*, at most 1e\+18"),
     ([[1, 0], [1, 0], [1, 0], [1, 7]], 1.0, r"y\[1\] is"),
 ])  # fmt: skip
-def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(y, weight, message, traced, classifier):
+def test_invalid_labels_and_weights_in_a_later_batch_are_reported_in_one_line(y, weight, message, traced, classifier):
     for learn in (traced.fit, traced.evaluate, classifier.fit):
         data = slices((TEXTS[:4], y, np.array([1.0, 1.0, 1.0, weight]))).batch(2)
         assert_refused(rf"\Ain batch 1 of the data set, {message}.*\Z", learn, data, verbose=0)
 
 
-def test_wrong_numbers_and_labels_of_a_data_set_are_named():
+def test_invalid_numbers_and_labels_in_a_data_set_are_reported():
     several = build(labels=["a", "b", "c"], multi_label=True)
     message = r"^in batch 0 of the data set, y\[1\] is nan; expected a finite number, at most 1e\+18$"
     assert_refused(message, build_text_model("TextRegressor").fit, slices((TEXTS[:2], [0.5, np.nan])))
@@ -168,7 +168,7 @@ def test_wrong_numbers_and_labels_of_a_data_set_are_named():
     assert_refused("class_weight is for models with one label", several.fit, data, class_weight={"a": 2.0})
 
 
-def test_labels_of_ids_are_checked(classifier, traced):
+def test_labels_passed_with_token_ids_are_checked(classifier, traced):
     ids = {name: values.numpy() for name, values in classifier.preprocessor(TEXTS[:4]).items()}
     for message, y in (
         ("a label is 7; expected a number from 0 to 1", np.array([0, 1, 7, 1])),
@@ -186,7 +186,7 @@ def test_labels_of_ids_are_checked(classifier, traced):
     np.testing.assert_allclose(tf.nn.softmax(classifier.predict(ids)), classifier.predict(TEXTS[:4]), rtol=1e-5)
 
 
-def test_a_data_set_with_other_keys_is_refused_with_those_that_it_has(classifier):
+def test_an_error_about_unknown_keys_lists_the_keys_of_the_data_set(classifier):
     data = slices(({"review": TEXTS, "stars": [1] * 8}, LABELS))
     for each in (data, data.batch(4)):
         for method in (classifier.fit, classifier.evaluate, classifier.predict):
@@ -210,7 +210,7 @@ def masked_lm() -> official_bert.MaskedLM:
     return build_text_model("MaskedLM", **settings)
 
 
-def test_each_window_weighs_as_its_text_does():
+def test_each_window_has_the_weight_of_its_text():
     data = build(labels=["0", "1"], doc_stride=2, max_seq_length=6)._create_inputs()
     texts = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
     examples = data.examples(texts, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
@@ -222,7 +222,7 @@ def test_each_window_weighs_as_its_text_does():
 
 
 @pytest.mark.parametrize(("is_compiled", "lengths"), [(False, {4, 6}), (True, {8})])
-def test_lengths_are_rounded_up_further_where_each_is_compiled(is_compiled: bool, lengths: set[int]):
+def test_lengths_are_rounded_up_more_with_jit_compile(is_compiled: bool, lengths: set[int]):
     model = build_text_model(config=CONFIG, labels=["0", "1"], max_seq_length=32)
     model.compile("sgd", jit_compile=is_compiled)
     data = model._create_inputs()
@@ -247,7 +247,7 @@ def test_an_unused_prediction_of_a_masked_lm_has_no_label(masked_lm):
     assert targets.tolist() == [[WORDS.index("cat"), NO_LABEL]]
 
 
-def test_a_masked_lm_hides_other_tokens_in_each_epoch_and_text(masked_lm):
+def test_a_masked_lm_masks_different_tokens_in_each_epoch_and_text(masked_lm):
     data, texts = masked_lm._create_inputs(), ["the cat sat in the sun"] * 16
     of_lists, of_data_set = data.training(data.examples(texts, None), 8, False), data.convert_data_set(slices(texts), 8)
 

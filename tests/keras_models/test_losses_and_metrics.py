@@ -113,7 +113,7 @@ def compute_metric(name: str, kind: str):
 @pytest.mark.parametrize(("kind", "form"), [
     ("two classes", "rows"), ("four classes", "indices"), ("several labels", None), ("values", None),
 ])  # fmt: skip
-def test_each_loss_that_fits_has_its_value(kind: str, form: str | None, monkeypatch):
+def test_each_supported_loss_has_the_expected_value(kind: str, form: str | None, monkeypatch):
     model, ids, z = build_model(kind)
     logits = model(ids)
     monkeypatch.setattr(fitting_model, "make_forward_pass", lambda model: lambda ids, training: logits)
@@ -130,7 +130,7 @@ def test_each_loss_that_fits_has_its_value(kind: str, form: str | None, monkeypa
 @pytest.mark.parametrize(("kind", "loss"), [
     ("two classes", None), ("two classes", "rows"), ("four classes", None), ("several labels", None), ("values", None),
 ])  # fmt: skip
-def test_each_metric_that_fits_has_its_value(kind: str, loss: str | None):
+def test_each_supported_metric_has_the_expected_value(kind: str, loss: str | None):
     model, ids, _ = build_model(kind)
     names = create_kind_model(HEADS[kind]).keras_metrics
     metrics = {name: create(keras.metrics, name, Y_BY_KIND[kind].shape[1]) for name in names}
@@ -147,7 +147,7 @@ def test_each_metric_that_fits_has_its_value(kind: str, loss: str | None):
     (ONE_CLASS, 12, 32), (SEVERAL, 8, 22), (RegressionSpec(), 7, 8), (TAGS, 1, 1), (QuestionAnsweringSpec(), 1, 3),
     (MultipleChoiceSpec(num_choices=4), 1, 3), (VectorSpec(), 5, 5),
 ])  # fmt: skip
-def test_losses_and_metrics_of_other_kinds_are_refused_with_those_that_fit(head, num_losses, num_metrics):
+def test_unsupported_losses_and_metrics_are_rejected_with_a_list_of_supported_ones(head, num_losses, num_metrics):
     model = create_kind_model(head)
     assert (len(model.keras_losses), len(model.keras_metrics)) == (num_losses, num_metrics)
     for module, check, fitting in (
@@ -214,7 +214,7 @@ def test_labels_of_ids_in_a_data_set_must_have_the_form_of_the_loss():
             assert_refused(f"each label is .* {form}", method, data, verbose=0)
 
 
-def test_losses_and_metrics_are_known_by_name_class_and_function():
+def test_losses_and_metrics_are_recognized_by_name_class_and_function():
     sparse = keras.losses.SparseCategoricalCrossentropy
     for given in ("sparse_categorical_crossentropy", "ce", sparse, keras.losses.sparse_categorical_crossentropy):
         line = "use keras.losses.SparseCategoricalCrossentropy(from_logits=True"
@@ -243,14 +243,14 @@ def test_losses_and_metrics_of_logits_are_unchanged():
         assert check_metrics(metric, ONE_CLASS) is metric
 
 
-def test_accuracy_is_that_of_the_head():
+def test_accuracy_resolves_to_the_metric_of_the_kind():
     assert isinstance(check_metrics("acc", TAGS), TagAccuracy)
     metric = check_metrics("accuracy", SEVERAL)
     metric.update_state(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.2, -3.0], [-1.0, 0.3]]))  # 0.5 is between them
     assert float(metric.result()) == 1.0
 
 
-def test_the_defaults_have_the_name_that_keras_hub_gives_them():
+def test_auto_selects_the_default_optimizer_loss_and_metrics():
     model = build(labels=["0", "1"])
     for name in (None, "auto"):
         model.compile(name, name, name, learning_rate=1)  # an integer is a rate as well
@@ -279,7 +279,7 @@ def test_a_wrapped_metric_is_saved_with_its_settings():
     (lambda: keras.metrics.AUC(multi_label=True, num_labels=2), False), (keras.metrics.AUC, True),
     (keras.metrics.CategoricalCrossentropy, False),
 ])  # fmt: skip
-def test_a_wrapped_metric_weighs_examples_and_starts_again(metric, is_two_class: bool):
+def test_a_wrapped_metric_supports_sample_weight_and_reset(metric, is_two_class: bool):
     z, labels, weights = np.float32([[0, 1], [2, 0], [0, 3], [1, 0]]), np.array([0, 1, 1, 0]), np.float32([1, 2, 3, 4])
     wrapped, alone = MetricOfClasses(metric(), True), metric()
     wrapped.update_state(1 - labels, z)

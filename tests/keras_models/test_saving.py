@@ -57,7 +57,7 @@ print(json.dumps([
 
 
 @pytest.mark.slow
-def test_a_new_process_loads_every_keras_file_after_importing_keras_models_alone(tmp_path):
+def test_keras_files_can_be_loaded_after_importing_only_keras_models(tmp_path):
     for name in MODELS:
         build(name).save(tmp_path / f"{name}.keras")
     plain = build_classifier(build_encoder(tiny_config(hidden_act="gelu_exact"), seed=1), 3, seed=2)
@@ -100,7 +100,7 @@ def test_a_loaded_file_of_a_model_other_than_a_classifier_answers_as_before(tmp_
     assert type(model).load(str(tmp_path / "model.keras")).predict(x) == model.predict(x)
 
 
-def test_vectors_are_those_of_the_extractor():
+def test_text_encoder_vectors_equal_feature_extractor_vectors():
     encoder = make.build_text_model("TextEncoder", tiny_config(), layers=[-1, -2])
     ids, vectors = encoder.preprocessor(TEXTS[:1]), encoder.predict(TEXTS)
     np.testing.assert_allclose(vectors[0, :8], np.mean(encoder(ids)["sequence_output"][0], axis=0), rtol=1e-5)
@@ -146,7 +146,7 @@ def test_a_model_of_the_same_configuration_has_new_weights(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("formats", slow_after(1, ["onnx", "saved_model,onnx,litert"]))
-def test_a_model_is_exported_with_its_decisions_in_the_formats_asked_for(formats, tmp_path):
+def test_exports_apply_min_confidence_in_every_format(formats, tmp_path):
     model, x, out = build(min_confidence=0.999), np.array(TEXTS, object), tmp_path / "out"
     path = make.write_rows(tmp_path / "dev.jsonl", [{"text": text, "label": "good"} for text in TEXTS])
     model.export(str(out), formats, eval_file=path)
@@ -159,7 +159,7 @@ def test_a_model_is_exported_with_its_decisions_in_the_formats_asked_for(formats
 
 
 @pytest.mark.usefixtures("pause_collection")
-def test_dense_layers_take_eight_bits_and_low_rank_updates(tmp_path):
+def test_dense_layers_support_int8_and_lora(tmp_path):
     model, other, path = build(), build(), str(tmp_path / "model.keras")
     assert_refused(
         "--format is openvino; .* saved_model, onnx, litert", model.export, str(tmp_path / "out"), "openvino"
@@ -190,12 +190,12 @@ def test_dense_layers_take_eight_bits_and_low_rank_updates(tmp_path):
     ("choice", [("the", ["a", "b"])], [0], r"x\[0\] has 2 endings; expected 4"),
     ("choice", [("the cat", ["sat", "ran", "on", "the mat"])], [4], r"y\[0\] is 4"),
 ])  # fmt: skip
-def test_examples_that_do_not_fit_are_named(name, x, y, message):
+def test_invalid_examples_are_reported(name, x, y, message):
     assert_refused(message, build(name).fit, x, y, verbose=0)
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.weights.h5", "model.h5"])
-def test_a_file_that_cannot_be_replaced_stays(name, tmp_path):
+def test_a_failed_save_keeps_the_existing_file(name, tmp_path):
     model, path, before = build(), tmp_path / name, resource.getrlimit(resource.RLIMIT_FSIZE)
     save = model.save_weights if "weights" in name else model.save
     save(path)
@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_replaced_stays(name, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", slow_after(1, [None, "sgd"]))
-def test_a_model_that_was_saved_in_the_older_format_is_saved_in_the_other_as_before(optimizer, tmp_path):
+def test_saving_as_h5_does_not_change_later_keras_files(optimizer, tmp_path):
     model = build()
     model.compile(optimizer, run_eagerly=True)
     model.evaluate(["the cat"], ["bad"], verbose=0)
@@ -243,7 +243,7 @@ def test_weights_in_one_file_or_several_and_models_in_folders_are_read_again(tmp
     assert_refused("folder already exists", model.save, tmp_path / "folder", zipped=False)
 
 
-def test_damaged_files_are_said_to_be(tmp_path):
+def test_damaged_keras_files_are_reported(tmp_path):
     path, flipped, load = tmp_path / "model.keras", tmp_path / "flipped", official_bert.TextClassifier.load
     build().save(path)
     content = path.read_bytes()

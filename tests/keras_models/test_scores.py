@@ -74,7 +74,7 @@ def test_the_confusion_matrix_comes_on_request(classifier, tagger):
 
 
 @pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 2}])
-def test_figures_of_texts_in_windows_are_those_of_their_mean_logits(settings):
+def test_metrics_of_texts_in_windows_use_the_mean_logits(settings):
     texts, weights = ["the cat " * 12, "a dog", "the sun", "a mat"], [1.0, 1.0, 1.0, 3.0]
     model = build("TextClassifier", labels=["a", "b"], max_seq_length=8, doc_stride=4, **settings)
     model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
@@ -104,7 +104,7 @@ def test_f1_with_a_threshold_takes_probabilities_and_is_saved(tmp_path):
     assert loaded.evaluate(TEXTS, labels, verbose=0, return_dict=True) == pytest.approx(figures)
 
 
-def test_tag_gives_the_characters_of_entities_without_the_punctuation_beside_them(tagger, monkeypatch):
+def test_tag_returns_entities_without_adjacent_punctuation(tagger, monkeypatch):
     text = "the cat, dog sat (in the sun)."  # the cat , dog sat ( in the sun ) .
     answers = [("O B-X O B-X I-X O B-Y O B-X O O".split(), [0.9, 0.8, 0.9, 0.7, 0.6, *[0.5] * 6])]
     asked = []
@@ -119,7 +119,7 @@ def test_tag_gives_the_characters_of_entities_without_the_punctuation_beside_the
     assert tagger.tag([["the", "cat,"]]) == [[Span("the cat,", "X", 0, 8, 0.5)]]  # the given words are kept
 
 
-def test_tags_that_are_of_no_entities_are_given_by_word():
+def test_tag_returns_single_words_for_tags_that_are_not_entities():
     tagger, texts = build("TokenTagger", labels=["D", "N"]), ["the cat.", " "]
     for x in (texts, slices(texts)):
         spans, nothing = tagger.tag(x)
@@ -129,7 +129,7 @@ def test_tags_that_are_of_no_entities_are_given_by_word():
     assert_refused(r"x\[1\] is 3", tagger.tag, ["the", 3])
 
 
-def test_calibration_and_thresholds_are_decisions_that_files_keep(tmp_path):
+def test_temperature_and_thresholds_are_saved(tmp_path):
     model = build("TextClassifier", multi_label=True)
     texts, labels = ["the cat", "a dog", "a mat", "sun"], [["a"], ["b"], ["a", "b"], []]
     temperature, thresholds = model.calibrate(texts, labels), model.choose_thresholds(texts, labels, "f2")
@@ -143,7 +143,7 @@ def test_calibration_and_thresholds_are_decisions_that_files_keep(tmp_path):
     assert_refused("measure is 'auc'", model.choose_thresholds, texts, labels, "auc")
 
 
-def test_a_note_reports_that_metrics_do_not_use_decisions(capsys):
+def test_a_note_reports_that_metrics_ignore_decision_settings(capsys):
     x, y, figures = TEXTS[:2], [*"ab"], []
     for decisions in ({}, {"temperature": 2.0}, {"thresholds": [0.9, 0.1]}):
         model = build("TextClassifier", **decisions)
@@ -153,7 +153,7 @@ def test_a_note_reports_that_metrics_do_not_use_decisions(capsys):
     assert not capsys.readouterr().out
 
 
-def test_decisions_that_are_set_act_and_are_saved(tmp_path):
+def test_temperature_and_min_confidence_set_by_hand_take_effect_and_are_saved(tmp_path):
     model = build("TextClassifier")
     before = model.predict(["the cat"])
     assert model.classify(["the cat"]) == ["ab"[before.argmax()]]
@@ -182,7 +182,7 @@ def test_decisions_that_are_set_act_and_are_saved(tmp_path):
     (True, "thresholds", [0.5, 2], "thresholds is .*probabilities"),
     (True, "thresholds", [0.5], "thresholds is .*2 labels"),
 ])  # fmt: skip
-def test_decisions_that_cannot_be_are_refused_when_they_are_given_or_set(multi_label, name, value, message):
+def test_invalid_decision_settings_are_rejected(multi_label, name, value, message):
     settings = {"multi_label": multi_label}
     model = build("TextClassifier", **settings)
     head = model.spec

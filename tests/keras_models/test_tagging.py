@@ -27,7 +27,7 @@ def token_losses(model, sentences, tags):
 
 
 @pytest.mark.parametrize("copies", [2, 3])  # batches with fewer sentences than positions, and with as many
-def test_a_sentence_s_weight_is_that_of_its_words(copies, tagger):
+def test_the_weight_of_a_sentence_applies_to_its_words(copies, tagger):
     sentences, tags, weights = ["the cat sat", "a dog"] * copies, ["D N V", "D N"] * copies, [3.0, 0.5] * copies
     losses = token_losses(tagger, sentences, tags)
     expected = sum(weight * each.sum() for weight, each in zip(weights, losses, strict=True)) / (5 * copies)
@@ -39,7 +39,7 @@ def test_a_sentence_s_weight_is_that_of_its_words(copies, tagger):
         assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_loss_does_not_depend_on_what_shares_a_batch(tagger):
+def test_the_tagging_loss_does_not_depend_on_the_other_texts_of_a_batch(tagger):
     sentences, tags = ["the cat sat", "a dog", "ran", "the mat"], ["D N V", "D N", "V", "D N"]
     expected = np.concatenate(token_losses(tagger, sentences, tags)).mean()
     for batch_size in (1, 3):
@@ -47,7 +47,7 @@ def test_the_loss_does_not_depend_on_what_shares_a_batch(tagger):
         assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_loss_of_masks_does_not_depend_on_what_shares_a_batch():
+def test_the_masked_lm_loss_does_not_depend_on_the_other_texts_of_a_batch():
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = build_text_model("MaskedLM", config, masked_lm_prob=0.4)
     model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)

@@ -59,7 +59,7 @@ def test_a_fitted_model_and_its_data_are_freed(in_data_set: bool):
     assert deleted() is None
 
 
-def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand():
+def test_fit_on_strings_equals_fit_on_the_same_batches_of_ids():
     model = build(adam_bias_correction=False, run_eagerly=True)
     settings = {"batch_size": 8, "epochs": 2, "group_by_length": True}
     history = model.fit(TEXTS[:16], LABELS[:16], verbose=0, **settings).history
@@ -109,12 +109,12 @@ def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand():
                           ("validation_freq", 0))],
     ({"validation_steps": np.array([])}, "validation_steps is array"),
 ])  # fmt: skip
-def test_data_and_numbers_that_do_not_fit_are_named(unchanged, change, message):
+def test_invalid_data_and_numbers_are_reported(unchanged, change, message):
     assert_refused(message, unchanged.fit, **{"x": TEXTS[:2], "y": [0, 1], "verbose": 0, **change})
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_evaluate_and_predict_refuse_what_fit_does(unchanged):
+def test_evaluate_and_predict_reject_the_same_inputs_as_fit(unchanged):
     for method in (unchanged.evaluate, unchanged.predict):
         assert_refused("batch_size is 0", method, TEXTS[:2], batch_size=0)
         assert_refused("x is (None|missing)", method, None)
@@ -141,7 +141,7 @@ def test_a_note_reports_held_out_texts_of_one_class(labels, is_noted: bool, unch
         assert ("2 texts have the label good" in told) == ("validation_split" in told) == expected
 
 
-def test_balanced_classes_weigh_as_in_the_command(unchanged):
+def test_balanced_class_weights_equal_those_of_the_command(unchanged):
     inputs = unchanged._create_inputs()
     for settings, factor in (({}, 1.0), ({"sample_weight": [2.0] * 6}, 2.0)):
         examples = inputs.examples(TEXTS[:6], [0, 0, 0, 0, 1, 1], class_weight="balanced", **settings)
@@ -151,7 +151,7 @@ def test_balanced_classes_weigh_as_in_the_command(unchanged):
     assert_refused("has no classes", regression.examples, TEXTS[:1], [1.0], None, "balanced")
 
 
-def test_steps_are_counted_without_what_is_held_out():
+def test_steps_are_counted_without_the_validation_split():
     ids = {"input_ids": np.zeros((10, 3))}
     assert [fit_arguments.count_steps(ids, 4, split) for split in (0.0, 0.25, 0.6)] == [3, 2, 1]
     assert fit_arguments.count_kept(10, 0.25) == 7  # rounded down
@@ -169,7 +169,7 @@ def test_steps_are_counted_without_what_is_held_out():
     *[({"labels": ["a", "b"], name: 3}, f"has no argument {name}; did you mean {valid}.*: .*doc_stride, dtype, frozen")
       for name, valid in (("max_len", "max_seq_length"), ("max_length", "max_seq_length"), ("sede", "seed"))],
 ])  # fmt: skip
-def test_arguments_that_cannot_be_are_refused(arguments, message):
+def test_invalid_fit_arguments_are_rejected(arguments, message):
     assert_refused(message, official_bert.TextClassifier, tiny_config(), VOCAB, **arguments)
     if arguments.get("labels") != ["a"]:  # one tag is enough
         message = message.replace("two", "one")
@@ -185,12 +185,12 @@ def test_arguments_that_cannot_be_are_refused(arguments, message):
     ({"warmup_proportion": 2.0}, "warmup_proportion is 2.0; expected a number from 0 to 1"),
     ({"layer_decay": "0.9"}, "layer_decay is '0.9'"), ({"layer_decay": 0.0}, "layer_decay is 0.0"),
 ])  # fmt: skip
-def test_rates_that_cannot_be_are_refused(unchanged, arguments, message):
+def test_invalid_learning_rates_are_rejected(unchanged, arguments, message):
     assert_refused(message, unchanged.compile, **arguments)
 
 
 @pytest.mark.slow
-def test_callbacks_see_true_figures_and_resuming_is_exact(tmp_path):
+def test_callbacks_get_correct_metrics_and_resuming_is_exact(tmp_path):
     def stop(epoch, logs=None):
         if epoch == 1:
             raise InterruptedError
@@ -246,7 +246,7 @@ def test_fit_ends_with_the_weights_of_the_epoch_with_the_best_score(metric: str,
 
 
 @pytest.mark.parametrize(("metric", "kept"), [("accuracy", 1), ("loss", 0), ("mean_absolute_error", 0)])
-def test_the_best_epoch_has_the_highest_score_or_the_lowest_error(metric: str, kept: int):
+def test_the_best_epoch_is_the_maximum_of_a_score_or_the_minimum_of_an_error(metric: str, kept: int):
     model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
     model.build((1, 1))
     callback = best_model._BestModel(metric, lambda: model.get_weights()[0].item(), epochs=2)

@@ -37,7 +37,7 @@ def pretrained(tmp_path_factory) -> str:
     return folder
 
 
-def test_a_masked_lm_that_has_learned_is_a_folder_for_every_next_step(pretrained, tmp_path, capsys):
+def test_a_trained_masked_lm_is_saved_as_a_complete_pretraining_checkpoint(pretrained, tmp_path, capsys):
     folder, kept = str(tmp_path / "adapted"), open_model(pretrained).weights
     model = official_bert.MaskedLM.from_checkpoint(pretrained)
     model.compile("sgd", run_eagerly=True)
@@ -59,7 +59,7 @@ def test_a_masked_lm_that_has_learned_is_a_folder_for_every_next_step(pretrained
     assert "random" not in capsys.readouterr().out
 
 
-def test_a_folder_is_written_again_and_others_are_left_alone(tmp_path, monkeypatch):
+def test_save_checkpoint_replaces_its_own_folder_but_no_other_files(tmp_path, monkeypatch):
     folder, mine = tmp_path / "model", tmp_path / "mine"
     first, model = build("MaskedLM", seed=1), build("MaskedLM", seed=2)
     first.save_checkpoint(str(folder))
@@ -86,7 +86,7 @@ def test_a_folder_is_written_again_and_others_are_left_alone(tmp_path, monkeypat
     assert_refused("word_embeddings/embeddings .* not finite", model.save_checkpoint, str(folder))
 
 
-def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained, tmp_path, capsys):
+def test_from_checkpoint_accepts_keras_files_of_all_models(pretrained, tmp_path, capsys):
     path, masked = tmp_path / "model.keras", tmp_path / "masked.keras"
     model = build(pair=True, max_seq_length=12, seed=3)
     model.save(path)
@@ -106,7 +106,7 @@ def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained,
     assert "random" not in capsys.readouterr().out
 
 
-def test_thresholds_go_with_their_classes_and_not_with_a_new_head(tmp_path, capsys):
+def test_thresholds_follow_their_classes_and_are_dropped_with_a_new_head(tmp_path, capsys):
     settings = {"multi_label": True, "thresholds": [0.1, 0.5, 0.9], "temperature": 2.0}
     model = build(labels=["a", "b", "c"], **settings)
     expected = model.predict(TEXTS)[:, [2, 0, 1]]
@@ -127,7 +127,7 @@ def test_thresholds_go_with_their_classes_and_not_with_a_new_head(tmp_path, caps
     assert take(tmp_path / "two", labels=["b", "a"]).thresholds == (0.75, 0.25)
 
 
-def test_a_model_without_a_pooler_says_that_the_next_one_s_is_random(tmp_path, capsys):
+def test_a_note_reports_a_missing_pooler(tmp_path, capsys):
     build("TokenTagger").save(tmp_path / "tagger.keras")
     official_bert.TokenTagger.from_checkpoint(tmp_path / "tagger.keras")
     assert "no pooler" not in capsys.readouterr().out
@@ -135,7 +135,7 @@ def test_a_model_without_a_pooler_says_that_the_next_one_s_is_random(tmp_path, c
     assert "the checkpoint has no pooler; its weights are random" in capsys.readouterr().out
 
 
-def test_low_rank_updates_are_part_of_the_weights(tmp_path):
+def test_lora_updates_are_merged_into_the_saved_weights(tmp_path):
     encoder = build("TextEncoder")
     layer = encoder.get_layer("layer_0_output")
     layer.enable_lora(2)
@@ -145,7 +145,7 @@ def test_low_rank_updates_are_part_of_the_weights(tmp_path):
 
 
 @pytest.mark.usefixtures("pause_collection")
-def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
+def test_errors_about_unsupported_files_say_what_is_supported(tmp_path):
     path, model = str(tmp_path / "model.keras"), build()
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
     model.save(path)
@@ -160,7 +160,7 @@ def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
     assert_refused(r"from_checkpoint of TextClassifier .*save_checkpoint\(FOLDER\)", official_bert.load, path)
 
 
-def test_accents_and_added_tokens_that_a_model_keeps_are_kept_on_every_way(tmp_path):
+def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
     added = (AddedToken("[E1]", special=True, normalized=False),)
     casing = UNCASED._replace(strip_accents=False, added_tokens=added)
     vocab = VOCAB.replace("\nsun\n", "\nsün\n").replace("\na\n", "\n[E1]\n")
@@ -180,7 +180,7 @@ def test_accents_and_added_tokens_that_a_model_keeps_are_kept_on_every_way(tmp_p
 
 
 @pytest.mark.parametrize("name", slow_after(3, ["MaskedLM", "TextEncoder", "MultipleChoice", "TextClassifier"]))
-def test_the_backbone_is_the_encoder_of_the_model(name: str, tmp_path):
+def test_backbone_is_the_encoder_of_the_model(name: str, tmp_path):
     model, path = build(name), str(tmp_path / "model.keras")
     model.save(path)
     outputs, *loaded = (

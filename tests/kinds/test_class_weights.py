@@ -16,7 +16,7 @@ def features(labels: list) -> Features:
     return concatenate_rows([row] * len(labels), [row] * len(labels), {"labels": np.array(labels)}, {})
 
 
-def test_classes_weigh_alike_when_balanced():
+def test_balanced_weights_give_each_class_the_same_total_weight():
     weigh, rows = ClassificationSpec(labels=("0", "1")).weigh_classes, features([0, 1, 1, 1, 1, 1])
     np.testing.assert_allclose(weigh(["balanced"], rows)[1], [3.0, 0.6, 0.6, 0.6, 0.6, 0.6])
     np.testing.assert_allclose(weigh(["2", "0.5"], rows)[1], [2, 0.5, 0.5, 0.5, 0.5, 0.5])
@@ -30,7 +30,7 @@ def test_classes_weigh_alike_when_balanced():
     assert weights[numbers].mean() == pytest.approx(1.0)
 
 
-def test_labels_that_do_not_exclude_each_other_weigh_more_where_they_are_rare():
+def test_balanced_weights_of_multi_label_models_increase_rare_positive_examples():
     weigh, rows = MultiLabelSpec(labels=("a", "b")).weigh_classes, features([[1, 0], [1, 1], [1, 0], [0, 0]])
     np.testing.assert_allclose(weigh(["balanced"], rows)[0].positive_weights, [1 / 3, 3.0])
     assert weigh(["2", "0.5"], rows)[0].positive_weights == (2.0, 0.5)
@@ -39,7 +39,7 @@ def test_labels_that_do_not_exclude_each_other_weigh_more_where_they_are_rare():
     assert_refused("2 numbers, one for each of a, b", weigh, ["2"], rows)
 
 
-def test_the_weighted_loss_is_the_usual_one_for_weights_of_1_and_counts_misses_more_for_others():
+def test_weighted_binary_crossentropy_scales_the_positive_term():
     rng = np.random.default_rng(0)
     targets, logits = (rng.random((5, 2)) < 0.5).astype(np.float32), rng.normal(0, 2, (5, 2)).astype(np.float32)
     usual = keras.losses.BinaryCrossentropy(from_logits=True)(targets, logits)
@@ -50,7 +50,7 @@ def test_the_weighted_loss_is_the_usual_one_for_weights_of_1_and_counts_misses_m
         np.testing.assert_allclose(each(targets, logits), expected, rtol=1e-5)
 
 
-def test_a_balanced_epoch_has_as_many_rows_of_each_class():
+def test_a_balanced_epoch_has_equally_many_rows_of_each_class():
     classes = np.array([0] * 90 + [1] * 9 + [2] * 2)
     epochs = [batches.draw_batches(np.ones(101), 10, 7, epoch, classes) for epoch in (0, 1, 0)]
     taken = [np.bincount(classes[epoch[epoch >= 0]], minlength=3) for epoch in epochs]

@@ -23,7 +23,7 @@ CLASSES, SEVERAL = ClassificationSpec(labels=("a", "b")), MultiLabelSpec(labels=
     (RegressionSpec(), [0.0] * 40, "all 40 answers are between 0 and 0: "),
     (RegressionSpec(), [1e-5, 1.1e-5] * 20, None), (RegressionSpec(), [-1e-9, 1e-9] * 20, None),
 ])  # fmt: skip
-def test_answers_that_are_all_alike_are_named(head, predictions, expected: str | None):
+def test_constant_answers_are_reported(head, predictions, expected: str | None):
     found = describe_constant_answers(head.named_answers(np.array(predictions), []))
     assert found is None if expected is None else expected in found
 
@@ -40,6 +40,6 @@ def test_numbers_are_compared_with_the_spread_of_the_labels():
     ({"answer": [""] * 40, "start": [-1] * 40}, "all 40 answers are (no answer): "),
     ({"answer": ["1912"] * 40}, None), ({"answer": ["", *["1912"] * 40]}, None), ({"vector": [[1.0]] * 20}, None),
 ])  # fmt: skip
-def test_tags_and_answers_to_questions_that_are_all_alike_are_named(answers, expected: str | None):
+def test_constant_tags_and_constant_answers_to_questions_are_reported(answers, expected: str | None):
     found = describe_constant_answers(answers)
     assert found is None if expected is None else expected in found

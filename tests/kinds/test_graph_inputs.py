@@ -9,7 +9,7 @@ from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
 
 
-def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
+def test_pairs_are_packed_as_in_fine_tuning(vocab_file: str):
     tokenizer = FastTokenizer(vocab_file)
     texts = [("the cat", "sat"), ("the cat", "\u200b"), ("a b c d e f g", ""), ("a b c d", "e f g h"), ("", "a")]
     features = featurize([TextExample("", *pair) for pair in texts], tokenizer, 7)
@@ -23,7 +23,7 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
         np.testing.assert_array_equal(packed[name].numpy(), values, name)
 
 
-def test_only_what_lost_a_token_is_shorter():
+def test_texts_that_lost_tokens_are_detected():
     spans = graph_inputs.span_texts(tf.ragged.constant([[1, 2, 3], [4]], tf.int32))
     shorter = spans._replace(lengths=tf.constant([2, 1]))
     assert graph_inputs.have_lost_tokens((spans, shorter), (spans, spans)).numpy().tolist() == [True, False]

@@ -19,7 +19,7 @@ SEVERAL, STARS = MultiLabelSpec(labels=("no", "yes", "maybe")), ("1", "2", "3")
 NAN = float("nan")
 
 
-def test_a_frame_is_its_rows_and_of_one_column_its_values():
+def test_a_data_frame_gives_rows_or_the_values_of_its_only_column():
     frame = pd.DataFrame({"text": ["a", "b"], "other": ["c", "d"]})
     assert input_adapters.to_texts(frame[["text"]]) == ["a", "b"]
     assert_refused(r"x has the columns other, text; .*x\['text'\]", input_adapters.to_texts, frame[["other", "text"]])
@@ -29,7 +29,7 @@ def test_a_frame_is_its_rows_and_of_one_column_its_values():
     assert CLASSES.parse_labels(pd.DataFrame({"label": ["yes", "no"]})) == [1, 0]
 
 
-def test_the_columns_of_a_frame_are_known_by_their_names():
+def test_the_columns_of_a_data_frame_are_matched_by_name():
     head, several = ClassificationSpec(labels=("no", "yes", "3")), MultiLabelSpec(labels=("no", "yes", "3"))
     y = pd.DataFrame({"yes": [0, 1], "3": [1, 0], "no": [0, 0]})
     assert head.parse_labels(y) == [2, 1]
@@ -45,7 +45,7 @@ def test_the_columns_of_a_frame_are_known_by_their_names():
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
+def test_two_columns_are_a_pair_for_any_number_of_rows(number):
     first, second = ["a", "b", "c"][:number], ["d", "e", "f"][:number]
     rows = list(zip(first, second, strict=True))
     columns = [
@@ -63,12 +63,12 @@ def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
     [["a", "b"], ["c", "d"]], (["a", "b"], ["c", "d"]), [("a", "b")], np.array([["a", "b"]]), [tf.constant(["a"]), "b"],
     pd.DataFrame({"one": ["a"], "two": ["b"]}), (pd.Series(["a"]), pd.Series(["b"])),
 ])  # fmt: skip
-def test_pairs_for_a_model_of_single_texts_are_named(x):
+def test_pairs_are_rejected_by_a_model_for_single_texts(x):
     assert_refused(r"x(\[0\] is|.*x\['one'\]).* for pairs of texts, .* pair=True", CLASSES.examples, x, None)
 
 
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
-def test_rows_of_pairs_that_might_be_columns_are_refused(rows):
+def test_ambiguous_rows_of_pairs_are_rejected(rows):
     for read in (input_adapters.to_pairs, lambda x: QuestionAnsweringSpec().examples(x, None)):
         assert_refused(f"x is a list of {len(rows)} lists, .*columns; give rows as tuples", read, rows)
 
@@ -77,12 +77,12 @@ def test_rows_of_pairs_that_might_be_columns_are_refused(rows):
     [[1], [0]], np.array([[1], [0]]), np.array([[1.0], [0.0]]), [["yes"], ["no"]], [[0, 1], [1, 0]],
     np.eye(2)[[1, 0]], tf.constant([[1], [0]]), tf.one_hot([1, 0], 2), np.array([1.0, 0.0]), [True, False],
 ])  # fmt: skip
-def test_labels_in_a_column_of_their_own_or_one_hot_are_classes(y):
+def test_column_vectors_and_one_hot_rows_of_labels_are_accepted(y):
     assert CLASSES.parse_labels(y) == [1, 0]
     assert RegressionSpec().parse_labels([[1.5], [2]]) == [1.5, 2.0]
 
 
-def test_a_whole_number_with_a_point_is_the_class_of_the_number():
+def test_whole_floats_are_accepted_as_class_numbers():
     assert class_labels.class_numbers(["1.0", "3", "-2.0"], ["1", "3.0", "-2"]) == [0, 1, 2]
     assert class_labels.class_name(3.0) == class_labels.class_name("3.00") == class_labels.class_name("3") == "3"
     for name in ("3.5", "a.0", "3.", ".0", "v1.0", "01", "1e0", ""):
@@ -98,7 +98,7 @@ def test_a_whole_number_with_a_point_is_the_class_of_the_number():
     (STARS, [1, 3.0, "2", np.int64(2), [1], [0, 0, 1]], [0, 2, 1, 1, 0, 2]), (["a", "b"], [1, 0, "b"], [1, 0, 1]),
     (["1", "3.0", "b", "-2"], ["1.0", b"3", "b", "-2.00"], [0, 1, 2, 3]),
 ])  # fmt: skip
-def test_a_value_that_a_class_is_called_by_is_that_class(labels, y, numbers: list[int]):
+def test_values_are_matched_with_numeric_and_boolean_class_names(labels, y, numbers: list[int]):
     assert class_labels.class_numbers(y, labels) == numbers
 
 
@@ -106,7 +106,7 @@ def test_a_value_that_a_class_is_called_by_is_that_class(labels, y, numbers: lis
     (["True", "False"], 1), (["1", "2", "n/a"], 0), (["1.0", "1.5"], 0), (["0.5", "no"], 1), (["2", "no"], True),
     (STARS, 0), (STARS, np.zeros([3, 4])), (["1", "3.0", "b", "-2"], "1.5"),
 ])  # fmt: skip
-def test_a_number_is_refused_where_classes_are_called_by_others(labels, value):
+def test_numbers_that_are_not_class_names_are_rejected(labels, value):
     assert_refused(rf"^y\[0\] is .*; expected one of {', '.join(labels)}$", class_labels.class_numbers, [value], labels)
 
 
@@ -117,7 +117,7 @@ def test_a_number_is_refused_where_classes_are_called_by_others(labels, value):
                                ["no", "no"]]),
     (RegressionSpec(), 0.5, "expected a finite number", [None, float("inf"), NAN, 1e39, "a", [1.0, 2.0]]),
 ])  # fmt: skip
-def test_a_label_that_cannot_be_is_named_in_one_line(head, right, message: str, wrong):
+def test_an_invalid_label_is_reported_in_one_line(head, right, message: str, wrong):
     for value in wrong:
         assert_refused(rf"\Ay\[1\] is .*{message}.*\Z", head.parse_labels, [right, value])
 
@@ -126,7 +126,7 @@ def test_a_label_that_cannot_be_is_named_in_one_line(head, right, message: str, 
     ("ab", [[1, 0], [0, 1]], [[0, 1], [0], []], [(0, 1), (0,), ()]), ("a", [[0], [0]], [[0], []], [(0,), ()]),
     ("01", [[False, 1.0]], [["0", "1"]], [(0, 1)]),
 ])  # fmt: skip
-def test_lists_that_may_be_indices_or_indicators_are_refused(labels, wrong, right, expected):
+def test_lists_that_could_be_indices_or_indicators_are_rejected(labels, wrong, right, expected):
     head = MultiLabelSpec(labels=tuple(labels))
     assert_refused(rf"y\[0\] is .*each of {', '.join(labels)}. .*np.array\(y\)", head.parse_labels, wrong)
     assert head.parse_labels(right) == expected
@@ -140,12 +140,12 @@ def test_lists_that_may_be_indices_or_indicators_are_refused(labels, wrong, righ
     *[(["a", missing, "b", missing], r"^x\[1\] is .*2 of 4 texts are missing")
       for missing in (None, NAN, np.float32("nan"), pd.NA, pd.NaT)],
 ])  # fmt: skip
-def test_what_are_no_texts_is_refused(values, message: str):
+def test_values_that_are_not_texts_are_rejected(values, message: str):
     assert_refused(message, input_adapters.to_texts, values)
 
 
 @pytest.mark.parametrize("wrong", [NAN, -1.0, float("inf"), None, "a"])
-def test_a_weight_is_a_finite_number_from_0_on(wrong):
+def test_weights_must_be_finite_and_nonnegative(wrong):
     assert_refused(r"sample_weight\[1\] is .*; .* 0 or", input_adapters.check_weights, [1.0, wrong], "sample_weight")
     weights_by_class = class_labels.weights_by_class
     assert_refused(r"class_weight\['yes'\] is .*; .* 0 or", weights_by_class, {"no": 1.0, "yes": wrong}, ["no", "yes"])
@@ -162,5 +162,5 @@ def test_class_weights_are_a_dict_or_in_the_order_of_the_labels():
 @pytest.mark.parametrize(
     "labels", [[None, "a"], ["a", np.nan], [["a"], ["b"]], [b"a", b"b"], ["1", "1.0"], [1, 1.0], ["a", "a"]]
 )
-def test_what_are_no_names_of_different_classes_is_refused(labels):
+def test_invalid_or_duplicate_class_names_are_rejected(labels):
     assert_refused(r"labels is \[.*; .* two or more different", class_labels.check_label_names, labels, 2, {})

@@ -48,7 +48,7 @@ def test_the_margin_of_an_answer_to_a_question(version_2: bool, probabilities, d
     assert head.margins(None, features, []) == pytest.approx([expected])
 
 
-def test_any_of_the_right_answers_to_a_question_is_right():
+def test_any_of_several_correct_answers_is_accepted():
     question = Question("q", "who?", "a dog and a cat", (Answer("a dog", 0), Answer("cat", 12), Answer("cat", 12)))
     for text, is_right in (("cat", True), ("a dog", True), ("dog and", False), ("", False)):
         candidate = Candidate(text, 0, len(text), 0.0, 0.0, 0.5)
@@ -62,21 +62,21 @@ def answer_in_graph(graph: Any, head: Any, logits: list[float]) -> dict[str, Any
     return {name: value.numpy().tolist() for name, value in graph.answer_logits(model, tf.constant([logits])).items()}
 
 
-def test_an_answer_as_sure_as_the_limit_is_given():
+def test_a_probability_equal_to_min_confidence_gives_an_answer():
     head, predictions = ClassificationSpec(labels=("b", "a"), min_confidence=0.5), np.array([[0.5, 0.5]])
     assert head.named_answers(predictions, [])["label"] == ["b"]  # the first of two equally probable classes
     assert head.scores(predictions, [TextExample("", "", None, 0)])["coverage"] == 1.0
     assert answer_in_graph(ClassificationGraph, head, [0.0, 0.0])["label"] == [b"b"]
 
 
-def test_the_class_that_is_furthest_above_its_threshold_is_given():
+def test_the_class_farthest_above_its_threshold_is_predicted():
     head, predictions = ClassificationSpec(labels=AB, thresholds=(0.3, 0.7)), np.array([[0.4, 0.6]])
     assert head.named_answers(predictions, [])["label"] == ["a"]
     answer = answer_in_graph(ClassificationGraph, head, np.log(predictions[0]).tolist())
     assert (answer["label"], answer["probability"]) == ([b"a"], [pytest.approx(0.4)])
 
 
-def test_a_label_as_probable_as_its_threshold_is_not_given():
+def test_a_probability_equal_to_the_threshold_does_not_predict_the_label():
     for head, logits in (
         (MultiLabelSpec(labels=AB), [0.0, 1.0]),
         (MultiLabelSpec(labels=AB, thresholds=(0.75, 0.5)), [0.9, 0.1]),

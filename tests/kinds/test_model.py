@@ -33,7 +33,7 @@ def build(kind: str, dtype: str = "float32") -> keras.Model:
 
 
 @pytest.mark.parametrize("kind", names.KINDS)
-def test_more_padding_changes_no_prediction(kind: str):
+def test_padding_does_not_change_predictions(kind: str):
     inputs, model = make_inputs(kind), build(kind)
     longer = {name: np.pad(each, [(0, 0)] * (each.ndim - 1) + [(0, 4)]) for name, each in inputs.items()}
 
@@ -44,14 +44,14 @@ def test_more_padding_changes_no_prediction(kind: str):
 
 
 @pytest.mark.parametrize("kind", names.KINDS)
-def test_logits_are_float32_and_a_tenth_is_dropped_before_every_head_but_that_of_questions(kind: str):
+def test_logits_are_float32_and_most_heads_have_dropout(kind: str):
     model = build(kind, dtype="mixed_bfloat16")
     assert {each.dtype for each in model.outputs} == {"float32"}
     rates = [layer.rate for layer in model._flatten_layers() if layer.name == "head_dropout"]
     assert rates == ([] if kind in ("question_answering", "embedding") else [0.1])
 
 
-def test_heads_with_names_share_an_encoder():
+def test_named_heads_can_share_an_encoder():
     encoder, inputs = build_encoder(CONFIG), make_inputs("tagging")
     heads = [
         build_classifier(encoder, 2),

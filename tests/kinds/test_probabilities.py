@@ -36,7 +36,7 @@ def test_probabilities_are_rescaled_as_if_their_logits_were_divided():
     np.testing.assert_allclose(probabilities.rescale_sigmoid(sigmoid(logits), 2.5), sigmoid(logits / 2.5), rtol=1e-6)
 
 
-def test_the_temperature_that_made_a_model_too_sure_is_found():
+def test_fit_temperature_recovers_a_known_temperature():
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 2, (20_000, 3))
     # Calibrated: as often right as the probabilities claim.
@@ -77,7 +77,7 @@ def test_thresholds_are_chosen_on_calibrated_probabilities():
     assert chosen.thresholds != head.choose_thresholds(predictions, examples, "f1").thresholds
 
 
-def test_labels_by_themselves_are_calibrated_too():
+def test_multi_label_models_are_calibrated():
     rng = np.random.default_rng(1)
     logits = rng.normal(0, 2, (10_000, 2))
     examples = labelled(*(tuple(np.flatnonzero(row)) for row in rng.random(logits.shape) < sigmoid(logits)))
@@ -85,7 +85,7 @@ def test_labels_by_themselves_are_calibrated_too():
     assert found.temperature == pytest.approx(0.5, rel=0.05)
 
 
-def test_the_calibration_error_is_what_its_definition_says():
+def test_calibration_error_equals_its_definition():
     confidences, is_right = np.array([0.95, 0.95, 0.95, 0.95, 0.65, 0.65]), np.array([1, 1, 1, 0, 0, 1])
     assert probabilities.calibration_error(confidences, is_right) == pytest.approx((0.2 * 4 + 0.15 * 2) / 6)
     assert probabilities.calibration_error(np.ones(3), np.ones(3)) == 0.0
@@ -137,7 +137,7 @@ def test_thresholds_at_the_edges_are_defined_or_refused():
 
 
 @pytest.mark.parametrize("rare", [0, 1])
-def test_the_threshold_of_two_classes_is_that_of_the_rarer_one(rare: int):
+def test_the_threshold_of_two_classes_applies_to_the_rarer_class(rare: int):
     head = ClassificationSpec(labels=("a", "b"))
     of_rare = np.array([0.1, 0.2, 0.3, 0.45, 0.4])
     predictions = np.stack([1 - of_rare, of_rare][:: 1 if rare else -1], axis=-1)
@@ -159,7 +159,7 @@ def test_the_threshold_of_two_classes_is_that_of_the_rarer_one(rare: int):
     assert with_limit.named_answers(predictions, examples)["label"][3:] == [head.labels[rare], ""]
 
 
-def test_a_threshold_is_a_label_s_own():
+def test_each_label_has_its_own_threshold():
     examples = labelled((0,), (0, 1), (1,), ())
     predictions = np.array([[0.9, 0.1], [0.8, 0.3], [0.7, 0.35], [0.2, 0.05]])
     head = MultiLabelSpec(labels=("a", "b")).choose_thresholds(predictions, examples, "f1")
@@ -172,7 +172,7 @@ def test_a_threshold_is_a_label_s_own():
     assert head.settings == {"thresholds": list(head.thresholds)}
 
 
-def test_an_answer_that_is_not_sure_enough_is_none():
+def test_an_answer_below_min_confidence_is_empty():
     head = ClassificationSpec(labels=("a", "b"), min_confidence=0.7)
     predictions, examples = np.array([[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]]), labelled(0, 0, 0)
     assert head.named_answers(predictions, examples)["label"] == ["a", "", "b"]
@@ -195,7 +195,7 @@ def test_probabilities_in_the_graph_are_calibrated():
         np.testing.assert_allclose(found["probabilities"], spec.apply_activation(logits), rtol=1e-6)
 
 
-def test_coverage_is_what_each_limit_costs_and_gains():
+def test_coverage_and_accuracy_are_computed_for_each_limit():
     third = 1 / 3
     points = probabilities.compute_coverage(np.array([0.6, 0.9, 0.8]), np.array([0, 1, 1]))
     expected = [

@@ -13,7 +13,7 @@ from official_bert.kinds.text_spec import TextExample
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
 
 
-def test_scores_are_the_known_ones_and_defined_at_the_edges():
+def test_scores_have_known_values_and_defined_edge_cases():
     predicted, expected = np.array([1, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 1])
     # By hand: 2 true and 1 false positives, 1 true and 1 false negatives.
     assert scores.accuracy(predicted, expected) == pytest.approx(3 / 5)
@@ -28,7 +28,7 @@ def test_scores_are_the_known_ones_and_defined_at_the_edges():
     assert scores.pearson(np.ones(1), np.ones(1)) == 0.0
 
 
-def test_two_classes_are_scored_by_the_rarer_one():
+def test_binary_scores_use_the_rarer_class():
     expected, of_rare = np.array([0, 0, 0, 1, 1]), np.array([0.1, 0.6, 0.2, 0.3, 0.7])
     # By hand: 5 of 6 pairs are in order; the precisions at the two hits are 1 and 2/3.
     known = {"roc_auc": 5 / 6, "average_precision": 5 / 6, "f1_rare_class": 1 / 2}
@@ -41,7 +41,7 @@ def test_two_classes_are_scored_by_the_rarer_one():
     assert [scores.find_rare_class(np.array(labels)) for labels in ([0, 1], [0, 0, 1], [0, 1, 1])] == [1, 1, 0]
 
 
-def test_every_class_counts_alike_in_a_macro_score_and_errors_have_no_sign():
+def test_macro_scores_weight_classes_equally_and_errors_are_absolute():
     found = ClassificationSpec(labels=("a", "b", "c")).scores(np.eye(3)[[0, 0, 1, 2]], [
         TextExample("", "", None, label) for label in (0, 1, 1, 1)
     ])  # fmt: skip

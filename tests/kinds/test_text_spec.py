@@ -25,7 +25,7 @@ def read_rows(tokenizer: FastTokenizer, texts: list, max_seq_length: int, doc_st
 
 
 @pytest.mark.parametrize("pair", [False, True])
-def test_features_are_those_of_one_example_at_a_time(pair: bool, vocab_file: str):
+def test_batch_features_equal_features_of_single_examples(pair: bool, vocab_file: str):
     tokenizer, rng = FastTokenizer(vocab_file), random.Random(1)
 
     def text() -> str:
@@ -48,7 +48,7 @@ def test_features_are_those_of_one_example_at_a_time(pair: bool, vocab_file: str
 
 
 @pytest.mark.parametrize(("doc_stride", "last"), [(None, "the cat sat on mat"), (2, "the cat")])
-def test_a_second_text_without_tokens_is_none(doc_stride: int | None, last: str, vocab_file: str):
+def test_a_second_text_without_tokens_is_ignored(doc_stride: int | None, last: str, vocab_file: str):
     texts = [("the cat", "sat"), ("the cat", "\u200b"), ("the cat sat on mat", "")]
     features, rows = read_rows(FastTokenizer(vocab_file), texts, 7, doc_stride)
     assert rows == ["[CLS] the cat [SEP] sat [SEP]", "[CLS] the cat [SEP]", f"[CLS] {last} [SEP]"]
@@ -61,7 +61,7 @@ def test_a_pair_needs_room_for_a_token_of_each_text(vocab_file: str):
     assert_refused("max_seq_length is 3; expected at least 4", read_rows, FastTokenizer(vocab_file), [("a", "b")], 3)
 
 
-def test_both_texts_of_a_pair_are_shown():
+def test_examples_are_displayed_with_both_texts_of_a_pair():
     pairs = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "", 0), TextExample("2", "a", None, 2)]
     spec = ClassificationSpec(labels=LABELS, pair=True)
     assert spec.collect_texts(pairs) == {"text": ["the cat", "sun", "a"], "text_pair": ["a dog", "", ""]}
@@ -97,7 +97,7 @@ def test_a_stride_that_skips_tokens_is_refused(vocab_file: str):
         assert_refused(f"doc_stride is 7, .* {room} tokens", read_rows, FastTokenizer(vocab_file), texts, length, 7)
 
 
-def test_classes_by_themselves_are_those_above_a_half_and_as_certain_as_the_least_certain():
+def test_multi_label_predictions_are_above_one_half_and_as_certain_as_the_least_certain_label():
     head = MultiLabelSpec(labels=LABELS)
     predictions = np.array([[0.5, 0.6, 0.1], [0.9, 0.2, 0.99]])
     assert head.predicted_labels(predictions) == [(1,), (0, 2)]

@@ -19,7 +19,7 @@ QUICK_HEADS = ("linear", "bilstm", "second_to_last_hidden")  # one of each form:
 UNITS = 3
 
 
-def test_features_are_those_layers_of_the_encoder(tiny_config: BertConfig):
+def test_features_equal_the_selected_encoder_layers(tiny_config: BertConfig):
     config = dataclasses.replace(tiny_config, num_hidden_layers=5)  # more than the last four
     encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
     batch = inputs_of_encoder(random_batch(config, 0, batch=1, length=5))
@@ -53,7 +53,7 @@ def test_features_of_a_single_block_are_its_input_and_its_output(tiny_config: Be
 
 
 @pytest.mark.parametrize("head", slow_after(1, ["bilstm", "sum_all"]))
-def test_both_directions_read_all_of_the_text_and_no_padding(head: str, tiny_config: BertConfig):
+def test_both_directions_read_the_whole_text_without_padding(head: str, tiny_config: BertConfig):
     model = extend_encoder(randomize_weights(build_encoder(tiny_config), 0), head, UNITS, seed=1)
     batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=9))
     batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
@@ -71,7 +71,7 @@ def test_both_directions_read_all_of_the_text_and_no_padding(head: str, tiny_con
 
 
 @pytest.mark.parametrize("head", slow_after(3, sorted(HEADS, key=QUICK_HEADS.__contains__, reverse=True)))
-def test_only_what_is_to_be_trained_has_gradients(head: str, tiny_config: BertConfig):
+def test_only_trainable_weights_have_gradients(head: str, tiny_config: BertConfig):
     encoder = build_encoder(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
     model = build_task_model("tagging", encoder, 4, seed=1, head_input=HeadInput(head, UNITS))
     batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=5))
@@ -93,7 +93,7 @@ def test_head_and_units_are_stored_unless_the_head_reads_the_encoder():
         assert_refused(f"lstm_units is {units}; expected a whole number from 1 to 100,000", HeadInput, "bilstm", units)
 
 
-def test_a_seed_gives_each_direction_of_each_layer_weights_of_its_own(tiny_config: BertConfig):
+def test_each_direction_and_layer_has_different_initial_weights(tiny_config: BertConfig):
     config = dataclasses.replace(tiny_config, num_hidden_layers=1)
     weights = [list_weights(extend_encoder(build_encoder(config, seed=0), "bilstm", UNITS, 1)) for _ in range(2)]
     first, second = ([value for path, value in each.items() if path.endswith("recurrent_kernel")] for each in weights)

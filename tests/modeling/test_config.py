@@ -102,7 +102,7 @@ def test_impossible_values_are_rejected(values: dict[str, object], message: str,
     assert_refused(f"{path}.*{message}", BertConfig.from_json_file, path)
 
 
-def test_defaults_are_the_base_model_and_the_greatest_sizes_are_accepted():
+def test_defaults_are_bert_base_and_the_maximum_sizes_are_accepted():
     assert BertConfig(vocab_size=30_522) == MODELS["uncased_L-12_H-768_A-12"]
     assert BertConfig(vocab_size=10_000_000).vocab_size == 10_000_000
 
@@ -120,7 +120,7 @@ def test_activations_are_read_as_the_original_reads_them():
         assert BertConfig.from_dict({"vocab_size": 10, "hidden_act": name}).hidden_act == expected
 
 
-def test_configurations_survive_json_and_omit_what_the_original_does_not_know(tiny_config: BertConfig):
+def test_configurations_are_restored_from_json_without_keys_that_the_original_lacks(tiny_config: BertConfig):
     for changes in ({}, {"layer_norm_eps": 1e-5}, {"causal_attention": True}):
         config = dataclasses.replace(tiny_config, **changes)
         assert BertConfig.from_dict(json.loads(config.to_json())) == config

@@ -19,7 +19,7 @@ def drop(rate: float, x: np.ndarray = ONES, seed: tuple[int, int] = (1, 2), name
 
 
 @pytest.mark.parametrize("width", [64, 63, 1])
-def test_dropout_keeps_the_stated_share_and_the_mean(width: int):
+def test_dropout_has_the_given_rate_and_keeps_the_mean(width: int):
     dropped = drop(0.1, np.ones((2000, width), "float32"))
     kept = dropped != 0
     assert kept.mean() == pytest.approx(0.9, abs=5 * math.sqrt(0.09 / kept.size))
@@ -36,7 +36,7 @@ def test_dropout_keeps_the_stated_share_and_the_mean(width: int):
     (0.99999, 4_000_000 - 92, 4_000_000 - 30, 2.0**16),
     (0.9999999, 4_000_000 - 92, 4_000_000 - 30, 2.0**16),
 ])  # fmt: skip
-def test_extreme_rates_drop_one_step_or_nothing(rate, least_dropped, most_dropped, kept_value):
+def test_extreme_dropout_rates(rate, least_dropped, most_dropped, kept_value):
     dropped = drop(rate, np.ones((2000, 2000), "float32"))
     assert least_dropped <= (dropped == 0).sum() <= most_dropped
     np.testing.assert_allclose(dropped[dropped != 0], kept_value, rtol=1e-6)
@@ -49,7 +49,7 @@ def test_dropout_rate_can_be_changed_and_is_exact_to_a_ten_thousandth():
         assert np.mean(dropped > 0) == pytest.approx(1 - layer.rate, abs=1e-4)
 
 
-def test_dropout_is_a_function_of_seed_and_place_and_off_outside_training():
+def test_dropout_depends_on_seed_and_layer_and_is_off_outside_training():
     np.testing.assert_array_equal(drop(0.5), drop(0.5))
     masks = [drop(0.5), drop(0.5, seed=(1, 3)), drop(0.5, seed=(2, 2)), drop(0.5, name="b")]
     assert len({mask.tobytes() for mask in masks}) == 4
@@ -59,7 +59,7 @@ def test_dropout_is_a_function_of_seed_and_place_and_off_outside_training():
     assert not layer.variables
 
 
-def test_the_innermost_seed_counts_and_the_outer_one_comes_back():
+def test_nested_seed_scopes_use_the_innermost_seed():
     seen = [current_seed()]
     with dropout_seed([1, 2]):
         with dropout_seed([3, 4]):

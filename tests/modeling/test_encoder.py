@@ -74,19 +74,19 @@ def test_outputs_equal_those_of_the_original(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_are_their_definitions(name: str, tiny_config: BertConfig):
+def test_activations_equal_their_definitions(name: str, tiny_config: BertConfig):
     config, x = dataclasses.replace(tiny_config, hidden_act=name), np.linspace(-8.0, 8.0, 33)
     np.testing.assert_allclose(activation(config)(x), Reference({}, config).activation(x), atol=1e-6)
 
 
-def test_each_dropout_layer_has_the_rate_of_its_kind(tiny_config: BertConfig):
+def test_each_dropout_layer_has_its_configured_rate(tiny_config: BertConfig):
     config = dataclasses.replace(tiny_config, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5)
     rates = {layer.name: layer.rate for layer in build_encoder(config).layers if isinstance(layer, Dropout)}
     assert rates == {name: 0.5 if "probabilities" in name else 0.25 for name in rates}
     assert len(rates) == 1 + 3 * config.num_hidden_layers
 
 
-def test_segments_of_more_than_two_types_have_vectors_of_their_own():
+def test_more_than_two_segment_types_are_supported():
     layer, ids = TokenTypeEmbedding(3, 2, "random_normal"), np.array([[0, 1, 2, 1]], "int32")
     np.testing.assert_allclose(layer(ids), np.asarray(layer.embeddings)[ids])
 
@@ -121,7 +121,7 @@ def test_vectors_are_pooled_over_the_tokens_of_the_chosen_blocks(pooling: str, l
     np.testing.assert_allclose(unit, vectors / np.maximum(lengths, 1e-12), atol=1e-5)
 
 
-def test_blocks_that_do_not_exist_are_not_pooled(tiny_config: BertConfig):
+def test_unknown_blocks_are_rejected_for_pooling(tiny_config: BertConfig):
     encoder = build_encoder(tiny_config)
     for layers in ([], [0], [3], [-3], [1, 3]):
         assert_refused("expected numbers from 1 to 2, or from -1", build_vector_model, encoder, "mean", layers)
@@ -134,7 +134,7 @@ def test_blocks_are_found_by_the_names_of_their_layers():
     assert [layer_names.is_in_encoder(name) for name in names] == [True, True, True, False, True]
 
 
-def test_too_long_a_sequence_is_refused(tiny_config: BertConfig):
+def test_overlong_sequences_are_rejected(tiny_config: BertConfig):
     encoder = build_encoder(tiny_config)
     most = np.zeros((1, 32), "int32")
     assert encoder({"input_ids": most, "input_mask": most, "segment_ids": most})["sequence_output"].shape[1] == 32
@@ -149,7 +149,9 @@ def test_too_long_a_sequence_is_refused(tiny_config: BertConfig):
     ([1, 1, 1, 0], {"causal": True}, [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0]]),
     ([1, 1, 2, 0], {"packed": True}, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]),
 ])  # fmt: skip
-def test_tokens_attend_to_their_text_alone(attention_ids: list[int], settings: dict[str, bool], expected):
+def test_tokens_of_packed_texts_attend_only_to_their_own_text(
+    attention_ids: list[int], settings: dict[str, bool], expected
+):
     query, key = np.random.default_rng(0).normal(size=(2, 1, 4, 8)).astype("float32")
     found = np.asarray(AttentionProbabilities(2, **settings)([query, key, np.array([attention_ids], "int32")]))
     np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-6)
@@ -168,7 +170,7 @@ def test_padding_does_not_change_real_token_outputs(tiny_config: BertConfig):
     np.testing.assert_allclose(long["pooled_output"], short["pooled_output"], atol=1e-6)
 
 
-def test_no_token_sees_a_later_one_and_the_last_token_is_pooled(tiny_config: BertConfig):
+def test_causal_attention_hides_later_tokens_and_pools_the_last_token(tiny_config: BertConfig):
     causal_config = dataclasses.replace(tiny_config, causal_attention=True)
     encoder = randomize_weights(build_encoder(causal_config), 0)
     batch = inputs_of_encoder(random_batch(causal_config, 1, batch=1, length=8))
@@ -218,7 +220,7 @@ def test_bfloat16_keeps_float32_weights_and_logits(tiny_config: BertConfig):
     assert keras.config.dtype_policy().name == "float32"  # the global policy stays
 
 
-def test_vectors_are_those_of_the_first_position_the_last_token_and_the_positions_to_predict():
+def test_gathered_vectors_come_from_the_requested_positions():
     sequence = np.arange(3 * 4 * 3, dtype="float32").reshape(3, 4, 3)
     input_mask = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], "int32")
     positions = np.array([[2, 0], [3, 3], [1, 2]], "int32")
@@ -246,7 +248,7 @@ def test_word_embeddings_are_tied_to_the_masked_lm_output(tiny_config: BertConfi
     assert sorted(by_shape) == ["masked_lm_output/bias", "word_embeddings/embeddings"]
 
 
-def test_initial_weights_are_as_published(tiny_config: BertConfig):
+def test_initial_weights_have_the_published_distribution(tiny_config: BertConfig):
     config = dataclasses.replace(
         tiny_config, vocab_size=2000, hidden_size=64, intermediate_size=256, initializer_range=0.05
     )

@@ -39,7 +39,7 @@ TPU_ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "reason"), TPU_ERRORS)
-def test_a_tpu_that_is_not_there_is_one_line(error, reason, monkeypatch):
+def test_a_missing_tpu_is_reported_in_one_line(error, reason, monkeypatch):
     def connect(**_):
         raise error
 
@@ -71,7 +71,7 @@ BAD_WORKERS = [
 
 
 @pytest.mark.parametrize(("name", "hosts", "index", "message"), BAD_WORKERS)
-def test_strategies_and_workers_that_do_not_fit_are_refused(name, hosts, index, message):
+def test_invalid_strategies_and_workers_are_rejected(name, hosts, index, message):
     assert_refused(message, get_strategy, name, worker_hosts=hosts, worker_index=index)
     assert "TF_CONFIG" not in os.environ
 
@@ -84,7 +84,7 @@ def set_slurm(environment, nodes, per_node, tasks, task, here):
     environment.setenv("SLURMD_NODENAME", here)
 
 
-def test_slurm_says_the_workers(environment):
+def test_workers_are_read_from_slurm_variables(environment):
     set_slurm(environment, "gpu[08-09,11]", "2(x2),1", tasks=5, task=3, here="gpu09")
     set_workers("multi_worker", [], None)
     hosts = ["gpu08:8888", "gpu08:8889", "gpu09:8888", "gpu09:8889", "gpu11:8888"]
@@ -92,7 +92,7 @@ def test_slurm_says_the_workers(environment):
     assert "CUDA_VISIBLE_DEVICES" not in json.loads(os.environ["TF_CONFIG"])
 
 
-def test_flags_and_tf_config_count_before_slurm(environment):
+def test_flags_and_tf_config_take_precedence_over_slurm(environment):
     set_slurm(environment, "n[1-2]", "1(x2)", tasks=2, task=1, here="n2")
     set_workers("one_device", [], None)
     assert "TF_CONFIG" not in os.environ
@@ -102,13 +102,13 @@ def test_flags_and_tf_config_count_before_slurm(environment):
     assert os.environ["TF_CONFIG"] == given
 
 
-def test_a_step_of_one_task_is_one_worker(environment):
+def test_a_slurm_step_with_one_task_is_a_single_worker(environment):
     set_slurm(environment, "n1", "1", tasks=1, task=0, here="n1")
     set_workers("multi_worker", [], None)
     assert "TF_CONFIG" not in os.environ
 
 
-def test_slurms_variables_that_are_incomplete_or_order_hosts_otherwise_are_refused(environment):
+def test_incomplete_or_unordered_slurm_variables_are_rejected(environment):
     # TensorFlow's resolver sorts n10 before n2, so the workers would connect to the wrong hosts.
     set_slurm(environment, "n[2,10]", "1(x2)", tasks=2, task=0, here="n2")
     order = "SLURM runs task 0 on n2, but TensorFlow expects it on n10:8888"

@@ -57,7 +57,7 @@ def test_all_freezes_the_encoder_but_no_head(model):
     assert_refused("nothing to train", check_trainable, model)
 
 
-def test_each_layer_s_rate_is_a_share_of_that_of_the_layer_above(tiny_config):
+def test_layer_decay_reduces_the_rate_from_layer_to_layer(tiny_config):
     model = build_classifier(build_encoder(tiny_config), 2)
     factors = {path.split("/")[-2]: factor for path, factor in compute_layer_factors(model, 2, 0.5).items()}
     assert factors["layer_1_output"] == 0.5

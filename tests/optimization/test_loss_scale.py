@@ -9,7 +9,7 @@ from official_bert.optimization.schedules import WarmupPolynomialDecay
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_step_is_skipped_where_the_gradient_overflows_and_the_loss_scale_adapts(jit_compile: bool):
+def test_overflowing_steps_are_skipped_and_the_loss_scale_adapts(jit_compile: bool):
     def train(inputs: list[float]) -> tuple[list[np.ndarray], list[np.ndarray], list[float]]:
         kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
         optimizer = BertAdamW(0.1, clip_norm=None)
@@ -65,7 +65,7 @@ def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
     assert [variable.path for variable in scale.variables] == ["loss_scale/factor", "loss_scale/finite_steps"]
 
 
-def test_a_restarted_optimizer_and_its_loss_scale_are_as_new():
+def test_a_restarted_optimizer_resets_its_loss_scale():
     kernel = keras.Variable([1.0, 2.0], name="kernel")
     optimizer = BertAdamW(WarmupPolynomialDecay(0.1, 10))
     optimizer.build([kernel])

@@ -66,7 +66,7 @@ def test_a_skipped_step_changes_the_step_count_only(by_kernel):
 
 
 @pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clipping norm
-def test_rows_of_equal_ids_are_clipped_as_their_sum(scale):
+def test_gradients_of_equal_ids_are_summed_before_clipping(scale):
     rng = np.random.default_rng(0)
     ids, rows = np.array([3, 1, 3, 3, 0]), rng.normal(0, scale, (5, 2)).astype("float32")
     sparse = tf.IndexedSlices(tf.constant(rows), tf.constant(ids), tf.constant([6, 2]))
@@ -81,7 +81,7 @@ def test_rows_of_equal_ids_are_clipped_as_their_sum(scale):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_flags_set_every_number_of_the_rule_and_the_configuration_keeps_them(name):
+def test_flags_set_every_hyperparameter_and_the_configuration_stores_them(name):
     schedule = WarmupPolynomialDecay(1e-3, 10, 2, jump=False, power=0.5, end_rate=1e-5)
     default = get_optimizer(name, schedule, **AdamOptions(adam_bias_correction=False).optimizer_settings)
     assert default.get_config() == get_optimizer(name, schedule).get_config()
@@ -98,7 +98,7 @@ def test_the_flags_set_every_number_of_the_rule_and_the_configuration_keeps_them
     assert copy.get_config() == config
 
 
-def test_what_cannot_be_done_is_refused():
+def test_unsupported_optimizer_settings_are_rejected():
     assert_refused("'sgd'; expected one of adamw, lamb, keras_adamw", get_optimizer, "sgd", 0.1)
     for name, instead in (("clipvalue", "clip_norm"), ("weight_decay", "weight_decay_rate"), ("loss_scale_factor", "")):
         assert_refused(f"Lamb .*{name}=0.5; .*{instead}", Lamb, **{name: 0.5})
@@ -123,7 +123,7 @@ def test_biases_and_normalization_are_not_decayed_and_all_else_is(tiny_config):
 
 
 @pytest.mark.parametrize(("clip_norm", "expected"), [(1.0, [0.6, 0.8]), (None, [3.0, 4.0])])
-def test_norm_is_that_before_clipping(clip_norm, expected):
+def test_the_reported_norm_is_the_norm_before_clipping(clip_norm, expected):
     (clipped,), norm = BertAdamW(0.1, clip_norm=clip_norm).sum_and_clip([tf.constant([3.0, 4.0])])
     assert float(norm) == pytest.approx(5.0)
     np.testing.assert_allclose(clipped, expected)
@@ -149,7 +149,7 @@ def test_gradients_are_summed_over_replicas_before_they_are_clipped(monkeypatch)
     np.testing.assert_allclose(other, [4.0], rtol=1e-6)
 
 
-def test_layers_have_rates_of_their_own_for_the_weight_decay_too():
+def test_layerwise_rates_also_apply_to_the_weight_decay():
     low, high = variables = [keras.Variable(2.0, name=name) for name in ("low", "high")]
     LayerwiseAdamW(0.1, {low.path: 0.25}, weight_decay_rate=0.5).apply([tf.constant(0.1)] * 2, variables)
     assert 2.0 - float(low) == pytest.approx(0.25 * (2.0 - float(high)))

@@ -33,7 +33,7 @@ def test_rate_warms_up_and_decays(arguments, settings, expected):
 
 
 @pytest.mark.parametrize("settings", [{}, {"jump": False, "power": 2.0, "end_rate": 0.1}])
-def test_a_restarted_schedule_has_the_rates_of_a_new_one(settings):
+def test_a_restarted_schedule_has_the_same_rates_as_a_new_one(settings):
     restarted = WarmupPolynomialDecay(0.5, 1, **settings)
     for num_steps, warmup_steps in ((10, 4), (4, 0), (6, 1), (3, 6)):
         restarted.restart(num_steps, warmup_steps)
@@ -42,13 +42,13 @@ def test_a_restarted_schedule_has_the_rates_of_a_new_one(settings):
         assert restarted.get_config() == new.get_config()
 
 
-def test_each_phase_counts_its_steps_from_its_first_one():
+def test_each_phase_counts_steps_from_its_start():
     schedule = PhasedSchedule([(0, WarmupPolynomialDecay(1.0, 4)), (3, WarmupPolynomialDecay(2.0, 4, 2))])
     assert list_rates(schedule, 7) == pytest.approx([1.0, 0.75, 0.5, 0.0, 1.0, 1.0, 0.5])
 
 
 @pytest.mark.parametrize("jump", [True, False])
-def test_line_is_the_same_to_the_bit_as_computed_without_a_power(jump):
+def test_linear_decay_equals_the_formula_without_a_power_bit_for_bit(jump):
     peak, steps, warmup = np.float32(8.12e-4), 7506, 2133
     start = 0 if jump else warmup
     for step in range(warmup, steps, 97):
@@ -58,7 +58,7 @@ def test_line_is_the_same_to_the_bit_as_computed_without_a_power(jump):
 
 @pytest.mark.slow  # so that TensorFlow's graph optimizer is active
 @pytest.mark.parametrize(("num_steps", "warmup_steps"), [(1, 0), (7, 2), (2552, 638), (300, 30)])
-def test_a_restarted_schedule_has_the_bits_of_a_new_one_without_tracing_again(num_steps, warmup_steps):
+def test_restarting_a_schedule_is_exact_and_does_not_retrace(num_steps, warmup_steps):
     restarted, new = WarmupPolynomialDecay(5e-5, 1), WarmupPolynomialDecay(5e-5, num_steps, warmup_steps)
     restarted.restart(3, 1)
     rate, expected = (tf.function(lambda step, schedule=each: schedule(step)) for each in (restarted, new))

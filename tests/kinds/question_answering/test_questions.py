@@ -37,7 +37,7 @@ def split(questions: list[Question], tokenizer: FullTokenizer, limits: Limits = 
     return list_rows(features, head.list_windows(features))
 
 
-def test_a_window_is_question_and_context(tokenizer: FullTokenizer):
+def test_a_window_contains_question_and_context(tokenizer: FullTokenizer):
     question = Question("q", "cat dog mat sun", "The cat sat on the mat, un affable.", (Answer("mat", 19),))
     first, second, third, *_ = split([question], tokenizer)
     tokens = [tokenizer.convert_ids_to_tokens(window.input_ids) for window in (first, second, third)]
@@ -49,7 +49,7 @@ def test_a_window_is_question_and_context(tokenizer: FullTokenizer):
     assert (third.start_logits, third.end_logits) == (6, 6)
 
 
-def test_an_answer_outside_the_window_is_learnt_as_none(tokenizer: FullTokenizer):
+def test_an_answer_outside_the_window_becomes_no_answer(tokenizer: FullTokenizer):
     question = Question("q", "cat", f"{CONTEXT} on the mat in the sun", (Answer("the", 0),))
     first, *others = split([question], tokenizer)
     assert first.start_logits > 0 == sum(window.start_logits for window in others)
@@ -59,7 +59,7 @@ def test_an_answer_outside_the_window_is_learnt_as_none(tokenizer: FullTokenizer
     assert not head.featurize([question, unknown], tokenizer, SMALL).targets
 
 
-def test_an_answer_within_words_is_found_to_the_piece(tokenizer: FullTokenizer):
+def test_an_answer_inside_words_maps_to_the_exact_pieces(tokenizer: FullTokenizer):
     context = "(sunning-unaffable)."
     for text, pieces in (("sun", ["sun"]), ("aff", ["##aff"]), ("ning-un", ["##n", "##ing", "-", "un"])):
         (window,) = split([Question("q", "cat", context, (Answer(text, context.index(text)),))], tokenizer, LARGE)
@@ -73,7 +73,7 @@ def test_an_answer_within_words_is_found_to_the_piece(tokenizer: FullTokenizer):
     ("a sun.un b", "un", 6, (3, 3)),  # the start is not inside a piece
     ("sun.un", "un", 1, (2, 2)),
 ])  # fmt: skip
-def test_an_answer_that_cuts_a_piece_is_learnt_from_the_same_word(
+def test_an_answer_that_splits_a_piece_maps_to_pieces_of_the_same_word(
     context: str, answer: str, start: int, expected: tuple[int, int], tokenizer: FullTokenizer
 ):
     pieces = head.tokenize_context(context, tokenizer)
@@ -82,12 +82,12 @@ def test_an_answer_that_cuts_a_piece_is_learnt_from_the_same_word(
     )
 
 
-def test_limits_without_room_for_context_are_refused():
+def test_limits_that_leave_no_room_for_context_are_rejected():
     assert_refused("max_seq_length=67", Limits, max_seq_length=67)
     assert_refused("doc_stride 0", Limits, doc_stride=0)
 
 
-def test_windows_come_back_from_features(tokenizer: FullTokenizer):
+def test_windows_are_restored_from_features(tokenizer: FullTokenizer):
     features = head.featurize(QUESTIONS, tokenizer, Limits(LENGTH, 3, 4))
     windows = head.list_windows(features)
     assert len(features) == len(windows) > 4
@@ -105,7 +105,7 @@ def test_windows_come_back_from_features(tokenizer: FullTokenizer):
     (5, r"y\[0\] is 5"), (("cat",), r"y\[0\] is \('cat',\)"), (("cat", None), r"y\[0\] is \('cat', None\).*context"),
     (None, r"y\[0\] is empty.*no_answer=True"), (("cat", 4.5), r"y\[0\] is .*context"), (("cat", 3), "context"),
 ])  # fmt: skip
-def test_what_is_no_answer_is_named(answer, message: str):
+def test_invalid_answers_are_reported(answer, message: str):
     examples = QuestionAnsweringSpec().examples
     assert_refused(message, examples, (["who sat"], ["the cat sat"]), [answer])
     assert examples((["who sat"], ["the cat sat"]), [("cat", 4)])[0].answers == (Answer("cat", 4),)
@@ -129,14 +129,14 @@ def make_windows(context: str, tokenizer: FullTokenizer, limits: Limits = SMALL,
     return split([Question("q", "cat dog mat", context, answers)], tokenizer, limits)
 
 
-def test_an_answer_is_the_very_text_of_the_context(tokenizer: FullTokenizer):
+def test_an_answer_is_an_exact_substring_of_the_context(tokenizer: FullTokenizer):
     context = "the  Càt—sat\t on (the mat)"
     (window,) = make_windows(context, tokenizer, LARGE)
     prediction = predict(context, [window], [make_scores(window, window.offset + 1, window.offset + 4)])
     assert prediction.best.text == context[prediction.best.start : prediction.best.end] == "Càt—sat\t on"
 
 
-def test_the_answer_comes_from_the_window_that_is_surest(tokenizer: FullTokenizer):
+def test_the_answer_comes_from_the_most_confident_window(tokenizer: FullTokenizer):
     first, second, *others = make_windows(CONTEXT, tokenizer)
     nothing = [make_scores(window, 0, 0) for window in others]
     scores = [make_scores(first, 6, 6, 3.0), make_scores(second, 7, 7, 5.0), *nothing]
@@ -150,7 +150,7 @@ def test_the_answer_comes_from_the_window_that_is_surest(tokenizer: FullTokenize
     assert max(candidate.start_logit for candidate in prediction.candidates) == 0.0
 
 
-def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tokenizer: FullTokenizer):
+def test_answers_are_valid_spans_of_the_context(tokenizer: FullTokenizer):
     words = "the cat sat on the mat".split()
     (window,) = make_windows(" ".join(words), tokenizer, LARGE)
     starts, ends = scores = np.random.default_rng(0).normal(size=(2, len(window.input_ids))).astype(np.float32)
@@ -178,7 +178,7 @@ def test_the_first_of_equal_spans_is_the_answer(tokenizer: FullTokenizer):
         assert (prediction.best.text, len(prediction.candidates)) == ("cat", min(n_best_size, 6))
 
 
-def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenizer: FullTokenizer):
+def test_no_answer_is_returned_if_its_lowest_score_exceeds_the_threshold(tokenizer: FullTokenizer):
     context = "the cat sat on the mat ."
     windows = make_windows(context, tokenizer, answers=())
     scores = [make_scores(windows[0], 6, 6, 2.0), make_scores(windows[1], 0, 0, 4.0)]
@@ -193,7 +193,7 @@ def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenize
 
 @pytest.mark.parametrize("version_2", [True, False])
 @pytest.mark.parametrize("context", ["", " \u200b "])
-def test_a_context_without_a_word_is_answered_by_nothing(version_2: bool, context: str, tokenizer: FullTokenizer):
+def test_a_context_without_words_has_no_answer(version_2: bool, context: str, tokenizer: FullTokenizer):
     (window,) = make_windows(context, tokenizer)
     prediction = predict(context, [window], [make_scores(window, 1, 1)], version_2)
     assert prediction.answer(version_2).text == ""
@@ -202,7 +202,7 @@ def test_a_context_without_a_word_is_answered_by_nothing(version_2: bool, contex
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(128, 32, 24)])
-def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: Limits, test_data: pathlib.Path):
+def test_targets_of_real_questions_decode_to_the_exact_answers(limits: Limits, test_data: pathlib.Path):
     tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
     path = str(test_data / "squad" / "dev-v1.1.json")
     questions, _ = read_kept(squad.read, path, version_2=False, for_training=True)

@@ -27,7 +27,9 @@ def test_texts_are_compared_without_case_articles_and_punctuation(text: str, nor
     ("cat cat dog", "cat cat cat", 0, 2 / 3, 2 / 3), ("dog", "cat", 0, 0, 0), ("", "cat", 0, 0, 0),
     ("", "", 1, 0, 1), ("the", "a", 1, 0, 1),
 ])  # fmt: skip
-def test_pairs_are_scored_by_hand(prediction: str, answer: str, exact: float, f1: float, f1_version_2: float):
+def test_scores_equal_values_computed_by_hand(
+    prediction: str, answer: str, exact: float, f1: float, f1_version_2: float
+):
     assert squad_scores.exact_match(prediction, answer) == exact
     assert squad_scores.f1(prediction, answer) == pytest.approx(f1)
     assert squad_scores.f1_version_2(prediction, answer) == pytest.approx(f1_version_2)
@@ -39,7 +41,7 @@ def test_the_best_of_several_answers_counts_and_a_missing_prediction_is_wrong():
     assert scores == {"exact_match": pytest.approx(100 / 3), "f1": pytest.approx(100 * (1 + 2 / 3) / 3)}
 
 
-def test_no_answer_is_right_where_there_is_none():
+def test_no_answer_is_correct_for_unanswerable_questions():
     questions = [question("has", "cat"), question("none"), question("both", "the", "cat"), question("wrong", "sun")]
     scores = squad_scores.score_version_2(questions, {"has": "a cat", "none": "the", "both": "", "wrong": ""})
     # "the" is empty after normalization. Of the answers "the" and "cat", only the second one counts.
@@ -50,7 +52,7 @@ def test_no_answer_is_right_where_there_is_none():
     }  # fmt: skip
 
 
-def test_the_best_threshold_answers_where_that_pays():
+def test_the_best_threshold_maximizes_the_score():
     questions = [question("a", "cat"), question("b"), question("c", "sun"), question("d")]
     best = {"a": "cat", "b": "dog", "c": "hot sun", "d": "mat"}
     differences = {"a": -3.0, "b": 2.0, "c": 1.0, "d": 4.0}

@@ -19,7 +19,7 @@ def test_entities_are_those_of_conlleval(tags: str, expected: list[entity_scores
     assert entity_scores.entities(tags.split()) == expected
 
 
-def test_an_entity_counts_if_both_ends_and_type_are_right():
+def test_an_entity_is_correct_if_start_end_and_type_match():
     right = ["B-X I-X O B-Y".split(), "B-X O O".split()]
     scores = entity_scores.score(right, ["B-X I-X O B-X".split(), "B-X I-X O".split()])
     assert scores["precision"] == scores["recall"] == scores["f1"] == pytest.approx(1 / 3)
@@ -44,7 +44,7 @@ def test_an_entity_counts_if_both_ends_and_type_are_right():
     ("O B-PER L-PER E-PER", None), ("O B_PER I-PER", None), ("O PER-B PER", None), ("O B-PER M-PER U-PER", None),
     ("O B-", None),
 ])  # fmt: skip
-def test_schemes_of_entities_are_told_from_classes(tags: str, scheme: str | None):
+def test_entity_tagging_schemes_are_distinguished_from_other_tags(tags: str, scheme: str | None):
     found = entity_scores.detect_scheme(tags.split())
     assert (found and found.name) == scheme
 
@@ -53,7 +53,7 @@ def test_schemes_of_entities_are_told_from_classes(tags: str, scheme: str | None
     "B-X M-X E-X O S-Y B-Y E-Y S-Y", "B-X M-X E-X O W-Y B-Y E-Y W-Y", "B_X I_X I_X O B_Y B_Y I_Y B_Y",
     "X-B X-I X-I O Y-B Y-B Y-I Y-B",
 ])  # fmt: skip
-def test_every_way_to_write_tags_gives_the_same_entities(tags: str):
+def test_every_tagging_scheme_gives_the_same_entities(tags: str):
     scheme = entity_scores.detect_scheme(tags.split())
     right = [("X", 0, 2), ("Y", 4, 4), ("Y", 5, 6), ("Y", 7, 7)]
     assert entity_scores.entities(tags.split(), scheme) == right

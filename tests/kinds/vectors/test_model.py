@@ -47,7 +47,7 @@ CASES = pytest.mark.parametrize(("loss", "definition", "texts"), [
 
 
 @CASES
-def test_a_loss_is_that_of_its_definition(loss, definition, texts: int):
+def test_each_loss_equals_its_definition(loss, definition, texts: int):
     vectors = TRIPLETS[:, :texts]
     assert float(loss()(SCORES, vectors)) == pytest.approx(definition(vectors), abs=1e-6)
     # Losses of several sizes are added up.
@@ -69,7 +69,7 @@ def test_the_loss_has_the_settings_of_the_spec_and_keeps_them(settings, expected
 
 
 @CASES
-def test_padding_takes_no_part(loss, definition, texts: int):
+def test_padding_rows_do_not_affect_the_loss(loss, definition, texts: int):
     rows = tf.constant(np.pad(TRIPLETS[:, :texts], [(0, 2), (0, 0), (0, 0)]))
     is_row = tf.constant([1.0] * ROWS + [0.0] * 2)
     with tf.GradientTape() as tape:

@@ -14,7 +14,7 @@ def angled(*degrees: float) -> np.ndarray:
     return np.stack([np.cos(radians), np.sin(radians)], -1).astype(np.float32)
 
 
-def test_ranks_count_what_is_at_least_as_near():
+def test_ranks_count_texts_at_least_as_near():
     answers = [np.array([0]), np.array([1]), np.array([3, 0])]
     ranks, nearest = retrieval.rank_answers(angled(0, 12, 50), angled(0, 10, 10, 90), answers)
     assert [each.tolist() for each in ranks] == [[1], [2], [3, 4]]
@@ -72,12 +72,12 @@ def test_many_queries_are_ranked_in_parts(monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_array_equal(nearest_in_parts, nearest)
 
 
-def test_equally_near_texts_are_not_in_the_right_order():
+def test_ties_count_as_errors_in_triplet_accuracy():
     vectors = np.array([[[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]])
     assert VectorSpec().scores(vectors, [VectorExample("", ("a", "b", "c"))])["triplet_accuracy"] == 0.0
 
 
-def test_shorter_vectors_are_the_first_numbers():
+def test_reduced_dimensions_are_the_first_dimensions():
     vectors = np.array([[[1.0, 0.0, 9.0], [1.0, 0.1, -9.0]], [[0.0, 1.0, -9.0], [0.1, 1.0, 9.0]]])
     scores = VectorSpec(dimensions=(2, 3)).scores(
         vectors, [VectorExample("", ("a", "b")), VectorExample("", ("c", "d"))]
@@ -85,7 +85,7 @@ def test_shorter_vectors_are_the_first_numbers():
     assert (scores["mrr"], scores["mrr_of_2"], scores["mrr_of_3"]) == (0.5, 1.0, 0.5)
 
 
-def test_scores_are_scaled_from_their_range_and_limits_are_part_of_it():
+def test_score_ranges_are_inclusive_and_other_settings_are_checked():
     spec = VectorSpec(score_range=(1.0, 5.0), dimensions=(1, 8))
     assert [spec.scale_score(score, "score") for score in (1, 2.0, "5")] == [0.0, 0.25, 1.0]
     for score in (0.99, 5.01, None):

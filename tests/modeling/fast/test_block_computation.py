@@ -129,7 +129,7 @@ def test_outputs_are_the_same_in_and_out_of_training(tiny_config: BertConfig):
         np.testing.assert_array_equal(value, still[name])
 
 
-def test_without_a_seed_the_second_computation_drops_the_same(tiny_config: BertConfig):
+def test_rematerialization_without_a_seed_has_the_same_dropout(tiny_config: BertConfig):
     encoder = randomize_weights(build_encoder(tiny_config, seed=0), 0)
     call = rematerialized(encoder)
     batch = inputs_of_encoder(random_batch(tiny_config, 0))
@@ -197,7 +197,7 @@ def test_a_last_block_of_one_position_has_the_logits_and_gradients_of_the_model(
 
 
 @pytest.mark.slow
-def test_the_other_blocks_may_be_computed_a_second_time(tiny_config: BertConfig):
+def test_the_other_blocks_can_be_rematerialized(tiny_config: BertConfig):
     """Of three blocks, the first two compute attention twice, and the last computes it once, for one position."""
     model = classifier(dataclasses.replace(tiny_config, num_hidden_layers=3))
     batch = make_batch(model, tiny_config)
@@ -218,7 +218,7 @@ def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_c
         np.testing.assert_allclose(call(batch), model(batch), rtol=1e-5, atol=1e-6)
 
 
-def test_models_that_read_more_than_the_first_position_stay_as_they_are(tiny_config: BertConfig):
+def test_models_that_read_other_positions_keep_the_complete_last_block(tiny_config: BertConfig):
     encoder = build_encoder(tiny_config)
     causal = classifier(dataclasses.replace(tiny_config, causal_attention=True))
     fast, regularized = classifier(tiny_config), classifier(tiny_config)

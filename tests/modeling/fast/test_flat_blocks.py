@@ -22,7 +22,7 @@ FEATURES = random_features(3, 11)
         2, [{"causal_attention": True}, {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_hidden_layers": 1}, {}]
     ),
 )
-def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
+def test_flat_blocks_have_the_outputs_of_the_model(changes: dict[str, Any]):
     encoder = scattered(build_encoder(dataclasses.replace(CONFIG, **changes), return_all_layers=True, seed=1))
     without_pooler = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
     sum_of_blocks = keras.Model(encoder.input, {"sum": keras.layers.Add()(encoder.output["encoder_outputs"] * 2)})
@@ -33,14 +33,14 @@ def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
             np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=5e-6, err_msg=name)
 
 
-def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they_are():
+def test_models_with_nested_or_other_blocks_are_not_flattened():
     model, features = build_model(MULTIPLE_CHOICE), random_features(2, CHOICES, 7)
     np.testing.assert_array_equal(flatten_blocks(model)(features), model(features))
     model = build_task_model(CLASSIFICATION, build_encoder(CONFIG, seed=1, dtype="mixed_bfloat16"), 3)
     np.testing.assert_array_equal(flatten_blocks(model)(FEATURES), model(FEATURES))
 
 
-def test_flat_blocks_are_fewer_operations_than_the_layers_make_and_transpose_nothing():
+def test_flat_blocks_have_fewer_operations_and_no_transposes():
     encoder = build_encoder(CONFIG, return_all_layers=True, seed=1)
     sum_of_blocks = keras.Model(encoder.input, keras.layers.Add()(encoder.output["encoder_outputs"]))
     flat = trace_operations(flatten_blocks(sum_of_blocks), sum_of_blocks)

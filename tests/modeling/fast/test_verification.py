@@ -127,14 +127,14 @@ def add_layer(patch: pytest.MonkeyPatch) -> None:
     (add_layer, {"flat": False}),
     (lambda patch: None, {"compiled": True, "flat": True, "last": True}),
 ]))  # fmt: skip
-def test_forms_that_would_miss_an_edit_of_the_block_are_not_used(edit, expected, monkeypatch, capsys):
+def test_faster_forms_are_not_used_after_an_edit_of_the_block(edit, expected, monkeypatch, capsys):
     edit(monkeypatch)
     assert {form: FORMS[form](make_parts()) for form in expected} == expected
     notes = capsys.readouterr().out
     assert {form: f"{form}_block" not in notes for form in expected} == expected
 
 
-def test_an_edit_that_the_configuration_turns_on_is_found_while_a_function_is_traced_and_within_a_strategy(monkeypatch):
+def test_a_conditional_edit_is_detected_during_tracing_and_under_a_strategy(monkeypatch):
     add_layer(monkeypatch)
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         for is_edited in (False, True):
@@ -143,14 +143,14 @@ def test_an_edit_that_the_configuration_turns_on_is_found_while_a_function_is_tr
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_an_edit_that_affects_only_packed_rows_is_found(packed: bool, monkeypatch):
+def test_an_edit_of_packed_attention_is_detected(packed: bool, monkeypatch):
     change_scores(monkeypatch, lambda layer, products: products * 1.01 if layer.packed else products)
     parts = split_model(build_encoder(make.tiny_config(), packed=packed))
     assert FORMS["compiled"](parts) != packed
 
 
 @pytest.mark.parametrize("is_faithful", [True, False])
-def test_models_and_pretraining_use_only_faithful_forms(is_faithful: bool, tiny_config: BertConfig, monkeypatch):
+def test_models_and_pretraining_use_only_verified_forms(is_faithful: bool, tiny_config: BertConfig, monkeypatch):
     monkeypatch.setattr(verification, "is_faithful", lambda *_, **__: is_faithful)
     encoder = build_encoder(tiny_config)
     model = keras.Model(encoder.input, encoder.output["pooled_output"])
