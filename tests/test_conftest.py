@@ -26,14 +26,14 @@ def run(folder: pathlib.Path, last: str, *flags: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_the_tests_begin_where_first_says_and_skips_that_are_not_listed_fail(tmp_path: pathlib.Path):
+def test_first_selects_the_first_test_and_unlisted_skips_fail(tmp_path: pathlib.Path):
     code, output = run(tmp_path, "pytest.skip('no such package')", "--minutes=60", "--first=0.9", "--strict-skips")
     assert (code, re.findall(r"::test_(\w) (?:PASSED|SKIPPED)", output)) == (1, list("dabc"))
     assert "error: a test was skipped for a reason that tests/conftest.py does not list: Skipped: no such" in output
     assert run(tmp_path, "pytest.skip('the C library is not glibc')", "--strict-skips")[0] == 0
 
 
-def test_what_time_did_not_allow_is_skipped_with_that_reason(tmp_path: pathlib.Path):
+def test_tests_beyond_the_time_limit_are_skipped(tmp_path: pathlib.Path):
     code, output = run(tmp_path, "pass", "--minutes=-1", "--strict-skips")
     assert code == 0
     assert "4 skipped" in output

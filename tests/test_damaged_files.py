@@ -219,7 +219,7 @@ def damage(draw: st.DrawFn, path: pathlib.Path, others: list[bytes]) -> tuple[st
 
 @pytest.mark.parametrize("repetitions", slow_after(1, [1, 8]))
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files_are_read_or_refused_by_name(name: str, repetitions: int, samples: pathlib.Path, tmp_path):
+def test_damaged_files_are_read_or_rejected_by_name(name: str, repetitions: int, samples: pathlib.Path, tmp_path):
     folder = pathlib.Path(shutil.copytree(samples / name, tmp_path / name))
     expected = FORMATS[name].read(folder, BadRows(STOP))
     paths = sorted(each for each in folder.rglob("*") if each.is_file() and each.stat().st_size)

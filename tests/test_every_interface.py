@@ -89,7 +89,7 @@ def ask_server(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
 @pytest.mark.parametrize(("format_name", "kind"), slow_after(5, [
     (SAVED_MODEL, names.CLASSIFICATION), *((ONNX, k) for k in CLASSES), *((SAVED_MODEL, k) for k in list(CLASSES)[1:])
 ]))  # fmt: skip
-def test_a_model_answers_alike_through_every_interface(
+def test_all_interfaces_give_the_same_answers(
     format_name: str, kind: str, interface: Interface, save_kind, export_kind, tmp_path: pathlib.Path
 ):
     expected = predict_with_keras(kind, save_kind(kind))
@@ -104,14 +104,14 @@ def test_a_model_answers_alike_through_every_interface(
 
 
 @pytest.mark.parametrize("kind", slow_after(1, [*CLASSES, names.ENCODER, names.FILL_MASK]))
-def test_a_process_without_this_package_answers_alike(kind: str, export_kind, run_separate_process):
+def test_a_process_without_this_package_gives_the_same_answers(kind: str, export_kind, run_separate_process):
     path = export_kind(kind, SAVED_MODEL)
     replay = replays.read(path)
     assert len(replay) > replays.TOGETHER
     proof.compare(replay, *run_separate_process(path, replay.rows()))
 
 
-def test_features_are_the_vectors_of_the_model(save_kind, tmp_path: pathlib.Path):
+def test_features_writes_the_vectors_of_the_model(save_kind, tmp_path: pathlib.Path):
     table = write_rows(tmp_path / "texts.jsonl", list_texts(names.VECTORS))
     flags = [f"--init={save_kind(names.VECTORS)}", f"--input_file={table}", f"--output_file={tmp_path}/vectors.npy"]
     FEATURES.main(*FEATURES.parse([*flags, "--pooling=trained", "--max_seq_length=20"]))

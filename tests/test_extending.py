@@ -81,7 +81,7 @@ def unchanged(corpus: pathlib.Path) -> tuple[str, list[dict[str, Any]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patched", ["The attention"], indirect=True)
-def test_another_attention_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
+def test_the_attention_patch_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
     told, log = pretrain(patched, corpus, patched / "run")
     assert "modeling/fast/compiled_blocks.py" in told
     # The bias starts at zero: the first step has the same loss, and changes the bias.
@@ -104,7 +104,7 @@ def test_another_attention_is_trained(patched: pathlib.Path, corpus: pathlib.Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patched", ["The masking"], indirect=True)
-def test_spans_are_masked(patched: pathlib.Path, corpus: pathlib.Path):
+def test_the_masking_patch_masks_spans(patched: pathlib.Path, corpus: pathlib.Path):
     def share_of_neighbors(records: list[list[int]]) -> float:
         pairs = [(a, b) for positions in records for a, b in itertools.pairwise(positions)]
         return sum(b == a + 1 for a, b in pairs) / len(pairs)
@@ -117,7 +117,7 @@ def test_spans_are_masked(patched: pathlib.Path, corpus: pathlib.Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patched", ["The loss"], indirect=True)
-def test_another_loss_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
+def test_the_loss_patch_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
     _, log = pretrain(patched, corpus, patched / "run")
     assert log[0]["masked_lm_loss"] < unchanged[1][0]["masked_lm_loss"] - 1e-3
     assert abs(log[2]["gradient_norm"] - unchanged[1][2]["gradient_norm"]) > 1e-4
@@ -125,7 +125,7 @@ def test_another_loss_is_trained(patched: pathlib.Path, corpus: pathlib.Path, un
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patched", ["The learning rate"], indirect=True)
-def test_another_rate_is_used(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
+def test_the_learning_rate_patch_is_used(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
     _, log = pretrain(patched, corpus, patched / "run")
     left = np.array([1.0, 2 / 3, 1 / 3])
     assert [line["learning_rate"] for line in unchanged[1]] == pytest.approx(0.01 * left)

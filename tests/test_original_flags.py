@@ -52,7 +52,7 @@ def test_flags_of_the_original_have_the_same_name_or_an_alias_or_name_a_replacem
         assert set(re.findall(r"--(\w+)", replacement)) <= known, replacement
 
 
-def test_adam_is_corrected_in_finetune_alone(monkeypatch: pytest.MonkeyPatch):
+def test_adam_bias_correction_defaults_to_true_only_in_finetune(monkeypatch: pytest.MonkeyPatch):
     """The scripts with the original's names follow the original unless the flag is set."""
     needed, flag = NEEDED["finetune"], "--adam_bias_correction"
     assert not load("pretrain").parse(NEEDED["pretrain"])[0].adam_bias_correction

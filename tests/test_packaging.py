@@ -57,13 +57,13 @@ def names(requirements: list[Requirement]) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "too_old"), [("onnxruntime", "1.20.1"), ("aiohttp", "3.13.5")])
-def test_versions_that_answer_wrongly_or_fail_are_not_accepted(name: str, too_old: str):
+def test_versions_with_known_errors_are_excluded(name: str, too_old: str):
     found = [each for requirements in OF_EXTRA.values() for each in requirements if each.name == name]
     assert len(found) == 2
     assert not any(each.specifier.contains(too_old) or not each.specifier.contains(PINS[name]) for each in found)
 
 
-def test_requirements_txt_names_what_most_extras_need():
+def test_requirements_txt_contains_the_dependencies_of_most_extras():
     include, *listed = read_lines("requirements.txt")
     assert include == "-c constraints.txt"
     extras = OF_EXTRA.keys() - {"dask", "jieba", "portable", "serve-onnx"}
@@ -97,12 +97,12 @@ def test_all_installed_dependencies_are_pinned():
     assert len(seen) > len(PINS)
 
 
-def test_all_has_every_extra():
+def test_the_extra_all_contains_every_extra():
     (everything,) = map(Requirement, _LISTED["all"])
     assert (everything.name, everything.extras) == (PROJECT["name"], set(OF_EXTRA))
 
 
-def test_the_extra_that_an_error_names_installs_the_package():
+def test_the_extra_in_an_error_installs_the_missing_package():
     distributions = importlib.metadata.packages_distributions()
     brought = {Requirement(each).name for each in importlib.metadata.requires("keras-nlp") or []}
     assert "keras-hub" in brought
@@ -140,7 +140,7 @@ def run_without(package: str, extra: str | None) -> None:
     ("rjieba", "finetune", "jieba"),
     ("rjieba", None, "jieba"),
 ])  # fmt: skip
-def test_a_package_that_is_missing_is_named_with_its_extra(package: str, extra: str | None, named: str, capsys):
+def test_an_error_names_the_missing_package_and_its_extra(package: str, extra: str | None, named: str, capsys):
     with pytest.raises(SystemExit, match="1"):
         run_without(package, extra)
     missing = package.split(".")[0]
@@ -148,7 +148,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(package: str, extra: 
     assert capsys.readouterr().err == expected
 
 
-def test_a_module_of_ours_that_is_missing_is_not_explained():
+def test_a_missing_module_of_this_package_is_not_explained():
     with pytest.raises(ModuleNotFoundError):
         run_without("official_bert.nowhere", "data")
 
@@ -174,9 +174,7 @@ def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, m
     assert PRETRAIN.parse([*needed, *flags])[0].train_batch_size != training.train_batch_size
 
 
-def test_official_bert_runs_the_command_that_it_is_given(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_official_bert_runs_the_given_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def run(*arguments: str, code: int = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["official-bert", *arguments])
         with pytest.raises(SystemExit) as ended:

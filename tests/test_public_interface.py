@@ -12,7 +12,7 @@ from tests.golden.comparison import golden
 from tests.make import run_python
 
 
-def test_every_public_name_is_there_and_documented():
+def test_every_public_name_exists_and_is_documented():
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference" / "api").glob("*.md"))
     for name in set(official_bert.__all__) - {"__version__"}:
         value = getattr(official_bert, name)
@@ -24,12 +24,12 @@ def test_every_public_name_is_there_and_documented():
         official_bert.Bert  # noqa: B018
 
 
-def test_the_public_names_take_the_stored_arguments():
+def test_public_names_have_the_stored_signatures():
     """After an intended change, run `python tests/golden/make_answers_and_losses.py signatures.json`."""
     assert make_answers_and_losses.signatures() == golden("signatures.json")
 
 
-def test_type_checkers_see_the_names_that_are_imported_late():
+def test_type_checkers_see_lazily_imported_names():
     assert sorted(official_bert.__all__) == sorted([*official_bert._MODULE_OF, "__version__"])
     text = (ROOT / "official_bert" / "__init__.py").read_text(encoding="utf-8").split("_NAMES = ")[0]
     for name, module in official_bert._MODULE_OF.items():
@@ -37,7 +37,7 @@ def test_type_checkers_see_the_names_that_are_imported_late():
         assert name in text
 
 
-def test_importing_the_package_imports_and_changes_nothing_else():
+def test_importing_the_package_has_no_side_effects():
     code = """
 import logging, os, signal, sys, warnings
 def state():
@@ -57,7 +57,7 @@ print({name for name in before if before[name] != after[name]})
 
 
 @pytest.mark.slow
-def test_tensorflow_makes_no_remarks_where_a_public_name_imports_it():
+def test_tensorflow_is_imported_without_messages():
     code = """
 import os, sys, official_bert
 official_bert.UserError
@@ -72,7 +72,7 @@ print("a warning of its user", file=sys.stderr)
 
 
 @pytest.mark.slow
-def test_a_model_of_text_names_the_extra_that_it_lacks():
+def test_text_models_name_the_missing_extra():
     code = """
 import sys; sys.modules['tensorflow_text'] = None; import official_bert
 try:

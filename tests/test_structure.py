@@ -112,7 +112,7 @@ def get_package(name: str) -> tuple[str, str]:
     return tree, package
 
 
-def test_dependencies_point_down_only():
+def test_imports_only_point_to_lower_levels():
     other_trees = {each.stem for each in ROOT.iterdir()} - set(LAYERS)
     for module, path in NAMES.items():
         tree, package = get_package(module)
@@ -130,7 +130,7 @@ def test_dependencies_point_down_only():
             assert first not in LAYERS or (is_ours(name) and get_package(name) in allowed), f"{path} imports {name}"
 
 
-def test_no_modules_import_each_other():
+def test_there_are_no_circular_imports():
     graph = {name: ours_among(list_imports(path)) - {name} for name, path in NAMES.items()}
     while leaves := {name for name, imports in graph.items() if not imports}:
         graph = {name: imports - leaves for name, imports in graph.items() if name not in leaves}
@@ -146,7 +146,7 @@ def imports_at_once(path: pathlib.Path, package: str) -> bool:
     return bool(re.search(rf"^(import|from) {package}\b", read(path), re.MULTILINE))
 
 
-def test_pretraining_needs_tensorflow_keras_and_absl_alone():
+def test_pretraining_needs_only_tensorflow_keras_and_absl():
     needed = [NAMES[name] for name in find_reachable("official_bert.pretraining.run")]
     assert len(needed) > 20
     for path in [*needed, ROOT / "run_pretraining.py"]:
@@ -192,11 +192,11 @@ def test_no_module_outside_kinds_names_a_kind():
         assert any(name.startswith(prefix) for name in naming), f"{prefix} names no kind; remove it from the list"
 
 
-def test_flags_are_read_in_scripts_alone():
+def test_only_scripts_read_flags():
     assert [path for path in NAMES.values() if "FLAGS" in read(path) and path.name != "command_line.py"] == []
 
 
-def test_the_levels_of_the_architecture_page_are_those_that_are_tested():
+def test_the_architecture_page_lists_the_tested_levels():
     rows = re.findall(r"^\| \d+ \| (.+) \|$", read(ROOT / "docs" / "explanation" / "architecture.md"), re.MULTILINE)
     tested = [sorted(layer.split()) for layers in LAYERS.values() for layer in layers.split(" < ")]
     assert [sorted(re.findall(r"`(\w+)`", row)) for row in rows] == tested
@@ -213,7 +213,7 @@ def list_anchors(page: pathlib.Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_within_the_documents_lead_somewhere():
+def test_links_within_the_documentation_work():
     for page in PAGES:
         for name, _, anchor in re.findall(r"\]\((?!https?://)([^)\s#]*)(#?)([^)\s]*)\)", read(page)):
             file = (page.parent / name).resolve() if name else page
@@ -221,7 +221,7 @@ def test_links_within_the_documents_lead_somewhere():
             assert not anchor or anchor in list_anchors(file), f"{page} links to {name}#{anchor}; no such heading"
 
 
-def test_the_documents_and_comments_name_files_and_tests_that_are_there():
+def test_files_and_tests_named_in_documents_and_comments_exist():
     folders = "official_bert|data_gen|configs|tests|tools|examples|docs"
     for page in PAGES:
         for name in re.findall(rf"`((?:{folders})/[\w./*-]+)`", read(page)):
@@ -295,7 +295,7 @@ def test_commands_in_the_documents_are_accepted(monkeypatch: pytest.MonkeyPatch)
                     assert f"    {flag}: " in source, f"{page}: {name} has no --{flag}"
 
 
-def test_flags_that_the_documents_name_exist():
+def test_flags_named_in_documents_exist():
     known = {flag for name in COMMANDS for flag in list_flags(name)} | {"flagfile", "help"}
     for path in (ROOT / "tools").rglob("*.py"):
         names = re.findall(r"^    (\w+): .* = option\(", read(path), re.MULTILINE)
@@ -307,7 +307,7 @@ def test_flags_that_the_documents_name_exist():
                 assert not unknown, f"{page} names --{', --'.join(unknown)} in `{code}`; no command has it"
 
 
-def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
+def test_flags_on_the_migration_page_exist():
     page = read(ROOT / "docs" / "reference" / "migration.md")
     left = re.findall(r"^\| (.*?) \| ", page, re.MULTILINE)
     commands = [load(name) for name in SCRIPTS.values()]
@@ -330,7 +330,7 @@ def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
             assert not unknown, f"docs/reference/migration.md: {script} has no --{', --'.join(unknown)}, beside {old}"
 
 
-def test_every_test_of_several_devices_is_one_that_always_runs():
+def test_every_test_of_several_devices_is_marked_core():
     """Tests with several devices or workers are slow, and would be skipped under a time limit if not marked core."""
     several = re.compile("run_marked_tests|worker_environments|LogicalDeviceConfiguration")
     found = {}

@@ -10,7 +10,7 @@ BLOCKS = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
 MESSAGES = [line for block in BLOCKS for line in block.splitlines() if not line.startswith(('{"instances', '{"inputs'))]
 
 
-def test_messages_are_those_of_the_code():
+def test_messages_on_the_page_occur_in_the_code():
     """At least a quarter of each message matches literal strings in the code. The rest fills in their placeholders."""
     fixed_parts = set().union(*(parse(path).strings for path in NAMES.values()))
     parts = sorted((part for part in fixed_parts if len(part) >= 8), key=len, reverse=True)

@@ -110,7 +110,7 @@ def test_a_file_of_another_kind_is_named(
     ("predict --export_dir={export} --input_file={checkpoint} --output_file={out}", "checkpoint",
      "is a folder; expected a regular file"),
 ])  # fmt: skip
-def test_an_error_says_what_the_file_is(command: str, kind: str, message: str, sample_files: dict[str, str]):
+def test_an_error_names_the_kind_of_the_file(command: str, kind: str, message: str, sample_files: dict[str, str]):
     name, *arguments = command.split()
     expected = rf"{re.escape(sample_files[kind])}:? {re.escape(message)}"
     assert re.search(expected, run(name, arguments, sample_files))

@@ -168,7 +168,7 @@ def test_a_folder_with_other_files_is_refused(source, tmp_path):
     assert os.listdir(tmp_path / "model") == ["ckpt-1.index"]
 
 
-def test_the_optimizer_s_flags_are_passed_to_pretraining():
+def test_optimizer_flags_are_passed_to_pretraining():
     assert {field.name for field in dataclasses.fields(AdamOptions)} <= training._SHARED_OPTIONS
 
 

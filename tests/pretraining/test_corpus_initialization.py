@@ -57,7 +57,7 @@ def score_attention(model, inputs, columns):
     return queries @ keys.transpose(0, 2, 1)
 
 
-def test_tokens_under_masks_are_counted_and_padding_is_not():
+def test_original_tokens_of_masks_are_counted_and_padding_is_ignored():
     batch = make_batch([[2, 5, 4, 6, 3]])
     batch["masked_lm_positions"][0] = [2, 0]  # the second one is padding
     batch["masked_lm_ids"][0] = [7, 9]
@@ -66,7 +66,7 @@ def test_tokens_under_masks_are_counted_and_padding_is_not():
     assert {piece: n for piece, n in enumerate(counts.pieces.tolist()) if n} == {2: 1, 5: 1, 7: 1, 6: 1, 3: 1}
 
 
-def test_contexts_are_the_pieces_at_each_offset_in_the_same_record():
+def test_contexts_are_counted_per_offset_within_a_record():
     counts = count([make_batch([[5, 6, 7, 8, 9, 10, 11, 5], [6, 7]])], V)
     # The contexts are ordered by frequency. This orders them by id.
     contexts = np.argsort(np.argsort(-counts.pieces, kind="stable"), kind="stable")
@@ -78,20 +78,20 @@ def test_contexts_are_the_pieces_at_each_offset_in_the_same_record():
     np.testing.assert_array_equal(table, expected)
 
 
-def test_counting_ends_after_some_millions_of_tokens(monkeypatch):
+def test_counting_stops_at_the_token_limit(monkeypatch):
     monkeypatch.setattr(corpus_initialization, "_MAX_TOKENS", 10)
     batches = iter([make_batch([[5] * 8])] * 5)
     assert count(batches, V).pieces.sum() == 16
     assert len(list(batches)) == 3
 
 
-def test_the_outputs_bias_is_the_logarithm_of_each_pieces_share():
+def test_the_output_bias_is_the_log_frequency_of_each_piece():
     _, weights, *_ = initialize_model([[5, 5, 5, 6]])
     shares = np.exp(weights["masked_lm_output/bias"])
     np.testing.assert_allclose(shares, np.array([1] * 5 + [4, 2] + [1] * 5) / 16, rtol=1e-5)
 
 
-def test_pieces_with_the_same_neighbours_get_like_vectors_and_others_stay_random():
+def test_pieces_with_similar_neighbours_get_similar_embeddings():
     rows = [[7, 5, 8], [7, 6, 8], [9, 10, 8], [8, 7, 9], [9, 7]] * 3
     _, weights, random, known = initialize_model(rows)
     words, before = (each["word_embeddings/embeddings"][:, 16:] for each in (weights, random))
@@ -124,7 +124,7 @@ def make_pairs(rows):
     return {**inputs, "masked_lm_positions": np.zeros((len(rows), 1), int)}
 
 
-def test_tokens_attend_to_their_piece_in_the_other_segment_and_masks_to_their_neighbour():
+def test_tokens_attend_to_the_same_piece_in_the_other_segment():
     model, *_ = initialize_model(SEGMENT_ROWS, SEGMENTS, next_sentence=True)
     rng = np.random.default_rng(1)
     rows = [rng.permutation(np.arange(5, 100))[:14] for _ in range(20)]
@@ -139,7 +139,7 @@ def test_tokens_attend_to_their_piece_in_the_other_segment_and_masks_to_their_ne
     assert shares[[4, 6]].mean() < 0.1  # masks match nothing, not even each other
 
 
-def test_the_first_position_tells_pairs_that_share_pieces():
+def test_the_first_position_distinguishes_pairs_that_share_pieces():
     model, *_ = initialize_model(SEGMENT_ROWS, SEGMENTS, next_sentence=True)
     rng = np.random.default_rng(1)
     rows = [rng.permutation(np.arange(5, 100))[:14] for _ in range(60)]
@@ -151,7 +151,7 @@ def test_the_first_position_tells_pairs_that_share_pieces():
     assert marks[:30].mean() < marks[30:].mean() - 0.5
 
 
-def test_what_stays_random_is_a_share_of_what_it_was():
+def test_remaining_random_weights_are_scaled():
     _, weights, random, _ = initialize_model(SEGMENT_ROWS, SEGMENTS, next_sentence=True)
 
     def assert_shares(name, expected, rows=(), columns=(), part=np.s_[:]):
@@ -178,7 +178,7 @@ def test_what_stays_random_is_a_share_of_what_it_was():
 
 
 @pytest.mark.parametrize("changes", [{}, *({name: value} for name, value in OTHER_SIZES)], ids=str)
-def test_other_models_compare_no_segments(changes):
+def test_other_models_do_not_compare_segments(changes):
     # All heads of the first block attend to neighboring tokens, and word features follow the sines and cosines.
     config = dataclasses.replace(SEGMENTS, **changes)
     _, weights, *_ = initialize_model(SEGMENT_ROWS, config, next_sentence=bool(changes), built=SEGMENTS)
@@ -193,7 +193,7 @@ def test_narrow_models_and_small_texts_get_finite_weights():
         assert all(np.isfinite(value).all() for value in weights.values())
 
 
-def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(set_up_run, finished_run, capsys):
+def test_a_run_is_initialized_from_records_once_and_reproducibly(set_up_run, finished_run, capsys):
     weights = []
     for changes in ({}, {}, {"next_sentence_prediction": False}):
         parts = set_up_run(folder="new", config=SMALL, init_from_records=True, **changes)

@@ -56,7 +56,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("config", "dtype", "rematerialize"), slow_after(3, CASES))
-def test_activations_are_those_that_the_backward_pass_reads(config, dtype, rematerialize):
+def test_estimated_activations_equal_those_of_the_backward_pass(config, dtype, rematerialize):
     measured = measure_activations(config, dtype, rematerialize)
     estimate = estimate_memory(config, BATCH, LENGTH, PREDICTIONS, dtype, rematerialize)
     assert estimate.activations == pytest.approx(measured, rel=0.06)  # small tensors are ignored
@@ -66,7 +66,7 @@ def test_parameters_are_counted_as_the_model_has_them(tiny_config):
     assert estimate_memory(tiny_config, 1, 8, 1).weights == 4 * build_pretraining_model(tiny_config).count_params()
 
 
-def test_peak_is_that_of_the_backward_pass_or_of_the_update():
+def test_peak_memory_is_reached_in_the_backward_pass_or_the_update():
     memory = Memory(weights=1, optimizer=2, gradients=3, activations=4, working=5, update=6)
     assert memory.total == 1 + 2 + 3 + 4 + 5
     assert dataclasses.replace(memory, update=60).total == 1 + 2 + 60
@@ -75,7 +75,7 @@ def test_peak_is_that_of_the_backward_pass_or_of_the_update():
     assert again < 0.7 * whole
 
 
-def test_the_printed_estimate_is_of_the_rows_that_a_device_processes_at_once(capsys):
+def test_the_printed_estimate_is_for_one_micro_batch_of_a_device(capsys):
     options = mock.Mock(pack_sequences=False, dtype="float32", rematerialize=False, strategy="mirrored")
     phase = mock.Mock(number=1, max_seq_length=LENGTH, predictions=lambda config: PREDICTIONS)
     for rows, replicas, steps in ((3000, 1, 1), (12000, 2, 2)):

@@ -14,7 +14,7 @@ from official_bert.runs.training_log import read_log
 from tests.pretraining.pretraining_runs import log_values, write_manifest
 
 
-def test_best_weights_are_judged_by_what_was_saved_with_them(tmp_path):
+def test_best_weights_are_compared_with_the_loss_saved_with_them(tmp_path):
     model = mock.Mock(variables=[keras.Variable(1.0, name="weight")])
 
     def keep(data: int, step: int, loss: float) -> bool:
@@ -29,7 +29,7 @@ def test_best_weights_are_judged_by_what_was_saved_with_them(tmp_path):
     assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
 
 
-def test_a_stop_is_answered_between_two_batches_of_an_evaluation():
+def test_an_evaluation_can_be_stopped_between_batches():
     records = mock.Mock(evaluation_batches=tf.data.Dataset.range(100).batch)
     pretrainer = mock.Mock(strategy=get_strategy("one_device"), evaluate=lambda batch: dict.fromkeys(SUMS, 1.0))
     asked = iter([False, False, True])
@@ -41,7 +41,7 @@ def test_a_stop_is_answered_between_two_batches_of_an_evaluation():
 
 
 @pytest.mark.slow
-def test_evaluation_on_the_way_keeps_the_best_weights(make_options, record_files, tmp_path):
+def test_evaluation_during_training_keeps_the_best_weights(make_options, record_files, tmp_path):
     folder, (training, held_out) = tmp_path / "run", record_files
     changes = {"eval_input_file": [held_out], "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
     pretrain(make_options(input_file=[training], **changes))
@@ -56,7 +56,7 @@ def test_evaluation_on_the_way_keeps_the_best_weights(make_options, record_files
 
 
 @pytest.mark.slow
-def test_a_run_from_weights_is_evaluated_first_and_on_general_text(
+def test_a_run_with_initial_weights_is_first_evaluated_also_on_general_text(
     make_options, record_files, shared_run, tmp_path, capsys
 ):
     first, second = record_files
@@ -74,7 +74,7 @@ def test_a_run_from_weights_is_evaluated_first_and_on_general_text(
 
 
 @pytest.mark.slow
-def test_evaluation_ends_after_as_many_batches_as_asked_for(make_options, record_files, vocab_file, capsys):
+def test_max_eval_steps_limits_an_evaluation(make_options, record_files, vocab_file, capsys):
     options = make_options(num_train_steps=1, do_eval=True, max_eval_steps=3, eval_batch_size=4)
     pretrain(options)
     assert "evaluated 12 records, " in capsys.readouterr().out

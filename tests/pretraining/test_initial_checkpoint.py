@@ -52,13 +52,13 @@ CHECKPOINTS = [
 
 
 @pytest.mark.parametrize(("parts", "new", "unused"), CHECKPOINTS)
-def test_missing_heads_are_new_and_those_of_tasks_are_not_used(parts, new, unused, model, tiny_config):
+def test_missing_heads_are_initialized_and_task_heads_ignored(parts, new, unused, model, tiny_config):
     lines = assign_initial_weights(model, sample(tiny_config, frozenset(parts)))
     assert f"the checkpoint has no {', no '.join(new)}: new weights are used" in lines
     assert f"{unused} unused" in lines[-2]
 
 
-def test_google_checkpoint_is_read_by_its_names(test_data):
+def test_google_checkpoint_variables_are_read_by_name(test_data):
     path = str(test_data / "checkpoints" / "toy_tf1" / "bert_model.ckpt")
     toy = open_model(path)
     model = build_pretraining_model(toy.config)
@@ -72,7 +72,7 @@ def test_google_checkpoint_is_read_by_its_names(test_data):
     np.testing.assert_array_equal(weights["next_sentence/kernel"], kernel)
 
 
-def test_tensors_of_a_file_without_a_configuration_may_differ_if_they_are_allowed(tiny_config, tmp_path):
+def test_init_allow_permits_missing_and_unused_tensors(tiny_config, tmp_path):
     RunCheckpoints(str(tmp_path), pretrainer_for(tiny_config).variables, keep=1).save(1)
     config = dataclasses.replace(tiny_config, num_hidden_layers=1, intermediate_size=32)
 
@@ -96,7 +96,7 @@ def test_tensors_of_a_file_without_a_configuration_may_differ_if_they_are_allowe
     assert not changed & missing
 
 
-def test_weights_that_the_model_has_no_place_for_are_refused(tiny_config, tmp_path):
+def test_weights_that_the_model_lacks_are_rejected(tiny_config, tmp_path):
     hugging_face.write(sample(tiny_config), str(tmp_path))
     initial, smaller = open_model(str(tmp_path)), build_pretraining_model(make.tiny_config(num_hidden_layers=1))
     refused = "layer_1_attention_query/kernel is unused.*--init_allow=layer_1"

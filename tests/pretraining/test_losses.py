@@ -13,7 +13,7 @@ from tests.reference import Reference, softmax
 
 
 @pytest.mark.parametrize("form", ["plain", "compiled", "factored"])
-def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(form, monkeypatch):
+def test_masked_lm_losses_hits_and_gradients_equal_their_definitions(form, monkeypatch):
     """An edit doubles losses and gradients. No form may miss it."""
     original = losses._compute_losses_and_errors
 
@@ -63,7 +63,7 @@ def test_gradients_in_float16_are_finite_for_any_vocabulary():
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_losses_are_those_of_the_reference_and_records_of_zeros_count_for_nothing(tiny_config, record_files):
+def test_losses_equal_the_reference_and_padding_records_are_ignored(tiny_config, record_files):
     pretrainer = pretrainer_for(tiny_config)
     batch = next(batches_for(pretrainer, record_files))
     features = {name: value.numpy() for name, value in batch.items()}

@@ -60,7 +60,7 @@ def make_card(train=(), evaluations=(), sections=(), **changes):
     return model_card(LoggedRun("run", list(train), list(evaluations)), {**METADATA, **changes}, [], dict(sections))
 
 
-def test_the_command_is_kept_as_it_could_be_given_again(monkeypatch):
+def test_the_stored_command_can_be_run_again(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/opt/run_pretraining.py", "--input_file=a b*"])
     assert command_line() == "python -m run_pretraining '--input_file=a b*'"
     monkeypatch.setattr(sys, "argv", ["/opt/bin/official-bert", "pretrain", "--do_eval"])
@@ -96,12 +96,12 @@ def test_the_card_lists_every_file_that_was_read_and_those_without_a_manifest():
     assert "no manifest" not in make_card()
 
 
-def test_sections_stand_at_the_beginning_of_the_card():
+def test_extra_sections_are_at_the_beginning_of_the_card():
     card = make_card([train_line(10)], sections={"Words": [["word", "count"], ["cat | mat", "7"]]})
     assert card.index("## Words") < card.index("| cat \\| mat | 7 |") < card.index("## Model")
 
 
-def test_no_text_in_the_card_is_html(tmp_path):
+def test_html_is_escaped_in_the_card(tmp_path):
     hostile = '<script>alert("&")</script>'
     folder = write_log(tmp_path / "<b>run", [train_line(10)])
     TrainingLog(folder, None).note(5, hostile)
@@ -110,7 +110,7 @@ def test_no_text_in_the_card_is_html(tmp_path):
     assert not re.search(r"<(script|b)>", re.sub(r"`[^`]*`", "", card))
 
 
-def test_text_in_the_card_is_no_markup(tmp_path):
+def test_markdown_is_escaped_in_the_card(tmp_path):
     folder = write_log(tmp_path / "run_1", [train_line(10)])
     card = write_card(folder, flags={**FLAGS, "a_b": "x|y*z* [_q_](r) `c`"}, command="echo `date`")
     assert r"| --a_b | x\|y\*z\* \[\_q\_\](r) \`c\` |" in card
@@ -120,7 +120,7 @@ def test_text_in_the_card_is_no_markup(tmp_path):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows.splitlines()}) == 1
 
 
-def test_the_last_and_the_best_scores_stand_in_a_table():
+def test_the_card_has_a_table_of_the_last_and_best_scores():
     evaluations = [line(10, 3.0), line(20, 1.5), line(30, math.nan), line(40, 2.0)]
     train = [train_line(35), train_line(40, 1.0)]
     table = summary.make_score_table(LoggedRun("run", train, evaluations), "masked LM")
@@ -138,13 +138,13 @@ def test_the_best_score_is_chosen_among_evaluations_of_the_same_records():
     assert table[2] == ["masked LM loss (nats)", "4.0000", "3.0000 (step 10)"]
 
 
-def test_amounts_count_every_step_once():
+def test_totals_count_every_step_once():
     run = LoggedRun("run", [train_line(10), train_line(15), train_line(20, examples_per_second=64.0)], [])
     expected = {"steps": 20, "seconds": 5.0, "examples": 15 / 4 * 128 + 5 / 4 * 64, "tokens": 40_000.0}
     assert summary.amounts(run) == expected
 
 
-def test_the_card_says_when_scores_are_of_records_trained_on():
+def test_the_card_warns_if_scores_are_for_training_records():
     for evaluated, expected in (
         ([HELD_OUT], "Evaluated on these records:"),
         ([HELD_OUT, MANIFEST], "Evaluated on records that it was trained on (train.tfrecord)"),
@@ -153,19 +153,19 @@ def test_the_card_says_when_scores_are_of_records_trained_on():
         assert expected in make_card([train_line(10)], [line(10)], evaluation_data=evaluated)
 
 
-def test_the_card_says_which_positions_have_learnt_nothing():
+def test_the_card_warns_about_untrained_positions():
     short, long = train_line(10, max_seq_length=128), train_line(20, max_seq_length=512)
     assert "positions from there to 512" in make_card([short])
     assert "positions from there to 512" not in make_card([short, long])
 
 
-def test_a_step_logged_twice_counts_once_as_logged_last(tmp_path):
+def test_the_last_log_line_of_a_repeated_step_counts(tmp_path):
     evaluations = [line(10, 3.0), line(20, 9.0), line(15, 2.0), line(20, 1.0)]
     found = summary.read_logged_run(write_log(tmp_path / "run", [train_line(20)], evaluations))
     assert [(each["step"], each["masked_lm_loss"]) for each in found.eval] == [(10, 3.0), (15, 2.0), (20, 1.0)]
 
 
-def test_of_many_notices_the_last_are_shown(tmp_path):
+def test_only_the_last_notices_are_shown(tmp_path):
     folder = write_log(tmp_path / "run", [train_line(100)])
     log = TrainingLog(folder, 100)
     for step in range(1, 61):

@@ -27,7 +27,7 @@ def make_sums(**changes: float) -> dict[str, float]:
     return {**dict.fromkeys(names, 0.0), **changes}
 
 
-def test_a_line_of_the_log_has_the_means_of_its_steps_alone():
+def test_a_log_line_has_the_means_of_its_own_steps():
     watched, log = make_monitor(step=10)
     losses = {"masked_lm_loss": 12.0, "masked_lm_correct": 2.0, "masked_lm_count": 4.0, "tokens": 300.0}
     watched.add(make_sums(**losses, gradient_norm=3.0, input_wait=0.5, nonfinite_steps=1.0), 3, 1.5, 2.0)
@@ -64,7 +64,7 @@ def test_compilation_is_left_out_of_the_rates_and_of_the_time_left(capsys):
 BAD = {"nonfinite_step": 103.0, "nonfinite_loss": 1.0, "nonfinite_norm": float("inf")}
 
 
-def test_the_records_of_a_bad_step_are_those_that_it_has_read():
+def test_the_records_of_a_nonfinite_step_are_named():
     records = mock.Mock(describe_locations=lambda *arguments: f"at {arguments}")
     sums = make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=1.0)
     # Steps 101 to 104. The phase's first 320 records were read before, and 2 * 16 by steps 101 and 102.
@@ -75,7 +75,7 @@ def test_the_records_of_a_bad_step_are_those_that_it_has_read():
 @pytest.mark.parametrize(("options", "num_bad_losses", "is_skipped"), [
     ({"on_nonfinite": "skip"}, 1.0, True), ({"dtype": "float16"}, 0.0, True), ({"dtype": "float16"}, 1.0, False),
 ])  # fmt: skip
-def test_float16_skips_gradients_that_overflow_but_no_bad_losses(options, num_bad_losses, is_skipped):
+def test_float16_skips_overflowing_gradients_but_not_nonfinite_losses(options, num_bad_losses, is_skipped):
     watched, log = make_monitor(**options)
     sums = make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=1.0, nonfinite_losses=num_bad_losses)
     arguments = (sums, 100, 104, 320, PHASE, mock.Mock(describe_locations=lambda *_: ""))

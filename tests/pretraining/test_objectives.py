@@ -18,7 +18,9 @@ from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, log_values, 
 
 
 @pytest.mark.slow
-def test_a_run_without_next_sentences_never_mentions_them(make_options, record_files, vocab_file, tmp_path, capsys):
+def test_output_without_next_sentence_prediction_does_not_mention_it(
+    make_options, record_files, vocab_file, tmp_path, capsys
+):
     folder = tmp_path / "run"
     write_manifest(record_files, vocab_file, sentence_objective="none", masking_rates="100/0/0")
     changes = {"num_train_steps": 2, "do_eval": True, "vocab_file": vocab_file}
@@ -40,7 +42,7 @@ def test_a_run_without_next_sentences_never_mentions_them(make_options, record_f
 
 
 @pytest.mark.slow
-def test_a_left_to_right_run_keeps_its_attention_in_the_configuration(make_options, vocab_file, tmp_path, capsys):
+def test_left_to_right_is_stored_in_the_configuration(make_options, vocab_file, tmp_path, capsys):
     folder = tmp_path / "run"
     changes = {"num_train_steps": 2, "vocab_file": vocab_file}
     pretrain(make_options(left_to_right=True, **changes))

@@ -63,7 +63,7 @@ def check_bands(ours: list[dict[str, list[float]]], theirs: list[dict[str, list[
         assert overlaps.all(), f"{name}: ours {low} to {high}, the original's {their_low} to {their_high}"
 
 
-def test_bands_that_lie_apart_are_found():
+def test_different_loss_curves_are_detected():
     def curves(*levels: float) -> list[dict[str, list[float]]]:
         return [{name: [level] * (STEPS // POINT) for name in LOSSES} for level in levels]
 
@@ -73,7 +73,7 @@ def test_bands_that_lie_apart_are_found():
 
 
 @pytest.mark.slow
-def test_curves_of_bert_tiny_lie_in_the_band_of_the_originals(records, tmp_path):
+def test_loss_curves_of_bert_tiny_match_the_originals(records, tmp_path):
     """Seeds differ most in the step, after some hundreds, at which a run starts to use context."""
     theirs = [json.loads((ORIGINAL / f"seed_{seed}.json").read_text()) for seed in SEEDS]
     ours = [measure_curve(records, seed, tmp_path / str(seed)) for seed in OURS]

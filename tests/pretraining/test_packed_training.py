@@ -60,7 +60,7 @@ def test_packed_rows_have_the_losses_and_gradients_of_their_records(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"rematerialize": True}, {"jit_compile": True}], ids=str)
-def test_ten_packed_steps_give_the_weights_of_unpacked_ones(tiny_config, record_files, settings):
+def test_ten_packed_steps_give_the_same_weights_as_unpacked_steps(tiny_config, record_files, settings):
     config = runs.disable_dropout(tiny_config)
     expected = after_ten_steps(config, record_files)
     for rows in (3,) if settings else (3, BATCH):  # three parts, sometimes up to six, or one part
@@ -75,7 +75,7 @@ def test_two_devices_equal_one():
 
 
 @pytest.mark.two_devices
-def test_two_devices_share_a_packed_batch(record_files):
+def test_a_packed_batch_is_split_between_two_devices(record_files):
     config = runs.disable_dropout(ONE_BLOCK)
     expected = after_ten_steps(config, record_files)
     # Parts of two rows on each of two devices. Sometimes the last part of a batch has records for one device only.
@@ -105,7 +105,7 @@ def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(run, tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_a_packed_run_that_was_stopped_goes_on_as_if_it_had_not_stopped(run, tmp_path):
+def test_a_stopped_packed_run_resumes_exactly(run, tmp_path):
     straight, halved = tmp_path / "straight", tmp_path / "halved"
     for folder in (straight, halved, halved):
         runs.remove_checkpoints(halved, after=3)

@@ -41,7 +41,7 @@ def place(folder: pathlib.Path, step: int) -> tuple[int, ...]:
     return tuple(int(saved[f"place/{name}/.ATTRIBUTES/VARIABLE_VALUE"]) for name in ("phase", "position"))
 
 
-def test_a_killed_and_then_stopped_run_goes_on_to_the_same_bits(make_options, shared_run, finished_run, monkeypatch):
+def test_a_killed_and_then_stopped_run_resumes_exactly(make_options, shared_run, finished_run, monkeypatch):
     runs.remove_checkpoints(finished_run, after=10)
     train = Pretrainer.train
 
@@ -62,7 +62,7 @@ def test_a_killed_and_then_stopped_run_goes_on_to_the_same_bits(make_options, sh
 
 
 @pytest.mark.slow
-def test_two_phases_go_on_at_and_around_their_boundary(make_options, longer_files, tmp_path):
+def test_two_phases_can_be_resumed_around_their_boundary(make_options, longer_files, tmp_path):
     changes = {"num_train_steps": 6, "save_checkpoints_steps": 4, "keep_checkpoint_max": 9}
     phase2 = {"num_train_steps": 6, "input_file": longer_files, "max_seq_length": LONGER, "train_batch_size": 4}
     phase2 |= {"max_predictions_per_seq": runs.PREDICTIONS, "learning_rate": 5e-3, "num_warmup_steps": 2}
@@ -81,7 +81,7 @@ def test_two_phases_go_on_at_and_around_their_boundary(make_options, longer_file
 
 
 @pytest.mark.slow
-def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_files, finished_run, capsys):
+def test_changed_options_are_rejected_without_allow_changes(make_options, record_files, finished_run, capsys):
     def refuse(pattern, **changes):
         assert_refused(pattern, pretrain, make_options(**changes))
 
@@ -137,7 +137,7 @@ def test_without_dropout_a_run_may_be_resumed_with_other_micro_batches(make_opti
 
 
 @pytest.mark.slow
-def test_a_change_of_the_optimizer_survives_a_kill_at_once(make_options, finished_run, monkeypatch):
+def test_a_change_of_the_optimizer_survives_an_immediate_failure(make_options, finished_run, monkeypatch):
     options = make_options(num_train_steps=22, optimizer="lamb", allow_changes=["num_train_steps", "optimizer"])
     with monkeypatch.context() as patch:
         patch.setattr(Pretrainer, "train", lambda *_: 1 / 0)
@@ -148,7 +148,7 @@ def test_a_change_of_the_optimizer_survives_a_kill_at_once(make_options, finishe
 
 
 @pytest.mark.slow
-def test_damaged_records_are_skipped_and_counted_if_asked(make_options, record_files, capsys):
+def test_damaged_records_can_be_skipped_and_counted(make_options, record_files, capsys):
     first, second = map(pathlib.Path, record_files)
     record_size = second.stat().st_size // 50
     for number in (7, 8, 30):
@@ -202,7 +202,7 @@ def test_records_without_masks_are_recognised_by_their_manifest(make_options, vo
 
 @pytest.mark.slow
 @pytest.mark.core
-def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(record_files, longer_files, tmp_path):
+def test_a_run_killed_at_random_moments_ends_with_identical_weights(record_files, longer_files, tmp_path):
     config = write_text(tmp_path / "config.json", tiny_config(hidden_size=64, intermediate_size=256).to_json())
     flags = (
         "--num_train_steps=600 --num_warmup_steps=20 --save_checkpoints_steps=20 --log_steps=10 --eval_steps=100 "

@@ -50,7 +50,9 @@ def test_a_learning_rate_that_never_reaches_its_peak_is_reported(make_options, c
         assert re.fullmatch(expected, capsys.readouterr().out)
 
 
-def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, shared_run, tmp_path, capsys, eager_steps):
+def test_init_checkpoint_provides_weights_and_starts_at_step_zero(
+    make_options, shared_run, tmp_path, capsys, eager_steps
+):
     pretrain(make_options(init_checkpoint=str(shared_run), num_train_steps=1, learning_rate=1e-9))
     output = capsys.readouterr().out
     assert "  loaded   layer_0_attention_query/kernel\n" in output
@@ -62,7 +64,9 @@ def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, sha
     assert runs.log_values(tmp_path / "run", "step") == [1]
 
 
-def test_init_checkpoint_has_the_vocabulary_of_the_records(set_up_run, record_files, vocab_file, shared_run, tmp_path):
+def test_init_checkpoint_must_have_the_vocabulary_of_the_records(
+    set_up_run, record_files, vocab_file, shared_run, tmp_path
+):
     initial = shutil.copytree(shared_run, tmp_path / "initial")
     changes = {"init_checkpoint": str(initial)}
     write_vocab(initial / "vocab.txt", SWAPPED)
@@ -78,7 +82,7 @@ def test_init_checkpoint_has_the_vocabulary_of_the_records(set_up_run, record_fi
     assert_refused(casing, set_up_run, do_lower_case=True, **changes)
 
 
-def test_init_checkpoint_of_another_library_fits_the_run(set_up_run, vocab_file, tiny_config, tmp_path, capsys):
+def test_init_checkpoint_of_another_library_is_accepted(set_up_run, vocab_file, tiny_config, tmp_path, capsys):
     exact = dataclasses.replace(tiny_config, hidden_act="gelu_exact")
     hugging_face.write(sample(exact), str(tmp_path / "theirs"))
     changes = {"init_checkpoint": str(tmp_path / "theirs"), "vocab_file": vocab_file}
@@ -92,14 +96,14 @@ def test_init_checkpoint_of_another_library_fits_the_run(set_up_run, vocab_file,
     assert_refused("--init_checkpoint.*line 8 is 'd' instead of 'c'", set_up_run, config=exact, **changes)
 
 
-def test_weights_of_another_size_are_refused_by_name(make_options, shared_run):
+def test_weights_with_different_shapes_are_named(make_options, shared_run):
     other = tiny_config(intermediate_size=32, num_hidden_layers=3)
     message = refusal(pretrain, make_options(config=other, init_checkpoint=str(shared_run)))
     assert re.search(r"layer_0_intermediate.* has shape \[8, 16\]; expected \[8, 32\]", message)
     assert re.search("layer_2_attention_query.* is missing", message)
 
 
-def test_a_vocabulary_that_is_missing_or_small_is_reported_or_decides_the_size(set_up_run, vocab_file, capsys):
+def test_a_missing_or_small_vocabulary_is_reported_or_sets_the_size(set_up_run, vocab_file, capsys):
     def warnings(**changes):
         parts = set_up_run(config=tiny_config(vocab_size=100), **changes)
         size = json.loads(parts.model_files["bert_config.json"])["vocab_size"]
@@ -112,7 +116,7 @@ def test_a_vocabulary_that_is_missing_or_small_is_reported_or_decides_the_size(s
     assert warnings(vocab_file=vocab_file, vocab_size_from_vocab=True) == (False, False, 78)
 
 
-def test_all_mistakes_are_named_at_once_the_most_specific_first(make_options, finished_run):
+def test_all_errors_are_listed_with_the_most_specific_first(make_options, finished_run):
     other = tiny_config(hidden_dropout_prob=0.2, num_hidden_layers=1)
     assert_refused("the folder contains another run", pretrain, make_options(config=other))
     options = make_options(config=other, input_file=["none-*"], max_seq_length=64, num_train_steps=25)
@@ -145,14 +149,14 @@ def test_bad_options_are_refused_before_the_first_step(changes, message, make_op
     assert not list(tmp_path.glob("run/ckpt*"))
 
 
-def test_a_folder_that_another_process_uses_is_refused(make_options):
+def test_a_folder_in_use_by_another_process_is_rejected(make_options):
     options = make_options()
     with lock_folder(options.output_dir, "output_dir"):
         assert_refused("--output_dir: .*run is in use", pretrain, options)
 
 
 @pytest.mark.parametrize("recipe", ["one_gpu", "eight_gpus", "tpu_v3-8", "tpu_v5e-64"])
-def test_recipes_of_the_paper_have_one_decay_over_both_phases(recipe):
+def test_recipes_of_the_paper_decay_over_both_phases(recipe):
     files = ["--input_file=x", "--phase2_input_file=x", "--eval_input_file=x", "--output_dir=x"]
     (options,) = PRETRAIN.parse([f"--flagfile={ROOT}/configs/{recipe}.flagfile", *files])
     schedule = run.make_schedule(options)
@@ -173,7 +177,7 @@ def test_second_phase_with_a_learning_rate_has_its_own_schedule(make_options):
         assert [float(schedule(step)) for step in steps] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_call_ends_where_something_is_due(make_options):
+def test_calls_end_at_logging_saving_and_evaluation_steps(make_options):
     intervals = {"log_steps": 8, "save_checkpoints_steps": 10, "eval_steps": 7, "eval_input_file": ["x"]}
     options = make_options(num_train_steps=18, iterations_per_loop=5, **intervals)
     profile = Profile(["3", "13"], "run")
@@ -247,7 +251,7 @@ def test_accents_are_kept_as_the_records_manifest_says(casing, record_files, voc
     assert_refused("--nostrip_accents contradicts the manifest .* --input_file", casing, strip_accents=False)
 
 
-def test_the_manifest_or_else_the_vocabulary_decides_the_casing(casing, record_files, vocab_file, tmp_path, capsys):
+def test_the_casing_comes_from_the_manifest_or_the_vocabulary(casing, record_files, vocab_file, tmp_path, capsys):
     write_vocab(pathlib.Path(vocab_file), CASED)
     assert casing() == {"do_lower_case": False}
     assert_refused(f"{vocab_file}.*'Anna'.*pass --do_lower_case=false", casing, do_lower_case=True)
@@ -261,7 +265,7 @@ def test_the_manifest_or_else_the_vocabulary_decides_the_casing(casing, record_f
     assert "tokenizer_config.json is replaced, because it contradicts the records' manifest" in capsys.readouterr().out
 
 
-def test_the_optimizer_s_flags_reach_the_optimizer(set_up_run, monkeypatch):
+def test_optimizer_flags_are_passed_to_the_optimizer(set_up_run, monkeypatch):
     monkeypatch.setattr(run, "Pretrainer", Pretrainer)
     flags = {"weight_decay": 0.2, "adam_beta1": 0.8, "max_grad_norm": 0, "optimizer": "lamb"}
     parts = set_up_run(**flags)
@@ -270,7 +274,7 @@ def test_the_optimizer_s_flags_reach_the_optimizer(set_up_run, monkeypatch):
     assert flags.items() <= parts.metadata["flags"].items()
 
 
-def test_flags_reach_the_training_step(set_up_run, monkeypatch):
+def test_flags_are_passed_to_the_training_step(set_up_run, monkeypatch):
     def build(**settings):
         built.update(settings)
         return Pretrainer(**settings)

@@ -33,7 +33,7 @@ def assert_loaders_read(folder: pathlib.Path, step: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_with_brackets_in_its_name_goes_on(make_options, record_files, vocab_file, tmp_path, capsys):
+def test_a_run_in_a_folder_with_brackets_can_be_resumed(make_options, record_files, vocab_file, tmp_path, capsys):
     folder = tmp_path / "run[1]*"
     changes = {"save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "vocab_file": vocab_file}
     changes |= {"eval_input_file": record_files, "eval_steps": 2}
@@ -46,7 +46,7 @@ def test_a_folder_with_brackets_in_its_name_goes_on(make_options, record_files, 
     assert_loaders_read(folder, 6)
 
 
-def test_the_newest_whole_checkpoint_is_found_without_the_state_file(make_options, finished_run, capsys):
+def test_the_newest_complete_checkpoint_is_found_without_the_state_file(make_options, finished_run, capsys):
     for content in (b"", b'model_checkpoint_path: "ckpt-77"\n', b"\x00garbage: {"):
         (finished_run / "checkpoint").write_bytes(content)
         assert bundle.find_prefix(str(finished_run)) == f"{finished_run}/ckpt-20"
@@ -56,7 +56,7 @@ def test_the_newest_whole_checkpoint_is_found_without_the_state_file(make_option
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_a_damaged_checkpoint_is_passed_over(make_options, shared_run, finished_run, is_cut, capsys):
+def test_a_damaged_checkpoint_is_skipped(make_options, shared_run, finished_run, is_cut, capsys):
     write_vocab(finished_run / "vocab.txt")
     data = finished_run / "ckpt-20.data-00000-of-00001"
     if is_cut:
@@ -73,7 +73,7 @@ def test_a_damaged_checkpoint_is_passed_over(make_options, shared_run, finished_
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_a_run_whose_checkpoints_are_gone_or_damaged_is_not_begun_anew_unasked(make_options, finished_run, capsys):
+def test_a_run_without_readable_checkpoints_restarts_only_with_begin_anew(make_options, finished_run, capsys):
     listed = tf.train.get_checkpoint_state(finished_run).all_model_checkpoint_paths
     assert list(listed) == [f"{finished_run}/ckpt-10", f"{finished_run}/ckpt-20"]
     log = (finished_run / "train.jsonl").read_text()
@@ -102,7 +102,7 @@ def test_a_run_whose_checkpoints_are_gone_or_damaged_is_not_begun_anew_unasked(m
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_before_its_first_save_begins_again(make_options, shared_run, finished_run):
+def test_a_run_that_was_killed_before_its_first_save_starts_over(make_options, shared_run, finished_run):
     remove_checkpoints(finished_run, after=0)
     (finished_run / "checkpoint").unlink()
     log = finished_run / "train.jsonl"
@@ -112,7 +112,7 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(make_options, 
     assert log_values(finished_run) == log_values(shared_run)
 
 
-def test_a_save_that_fails_leaves_the_other_checkpoints(tmp_path, monkeypatch):
+def test_a_failed_save_keeps_the_other_checkpoints(tmp_path, monkeypatch):
     values = keras.Variable(np.arange(1000.0), name="values")
     saved = RunCheckpoints(str(tmp_path), {"model": [values]}, keep=5)
     write = saved._checkpoint.write
@@ -155,7 +155,7 @@ def test_a_save_that_fails_leaves_the_other_checkpoints(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_options, tmp_path, monkeypatch):
+def test_the_checkpoint_before_skipped_steps_is_kept_and_named(make_options, tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "_MOST_SKIPPED", 8)
     # At this high rate the first step is finite, and all later ones are not.
     changes = {"learning_rate": 1e30, "num_warmup_steps": 0, "save_checkpoints_steps": 1, "keep_checkpoint_max": 3}
@@ -176,7 +176,7 @@ def check_finite(options, skipped, last, steps=1, is_finite_at_end=False):
     return watched
 
 
-def test_a_run_that_only_skips_steps_is_stopped(make_options, tmp_path):
+def test_a_run_that_skips_too_many_steps_in_a_row_is_stopped(make_options, tmp_path):
     options = make_options(on_nonfinite="skip")
     assert check_finite(options, skipped=99, last=99).skipped_in_a_row == 99
     # One of a thousand steps was skipped, so not every step of the run is skipped.

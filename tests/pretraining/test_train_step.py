@@ -98,7 +98,7 @@ def test_measurements_are_sums_over_finite_steps_and_the_first_bad_loss_is_repor
 
 
 @pytest.mark.slow
-def test_compiled_steps_equal_others(tiny_config, record_files):
+def test_compiled_and_rematerialized_steps_equal_plain_steps(tiny_config, record_files):
     def take_steps(**settings):
         return runs.steps_and_weights(runs.pretrainer_for(tiny_config, **settings), record_files)
 
@@ -108,7 +108,7 @@ def test_compiled_steps_equal_others(tiny_config, record_files):
 
 
 @pytest.mark.slow
-def test_dropout_depends_on_the_step_alone(tiny_config, record_files):
+def test_dropout_depends_only_on_the_step(tiny_config, record_files):
     batch = next(runs.batches_for(runs.pretrainer_for(tiny_config), record_files))
     batches, losses = iter(tf.data.Dataset.from_tensors(batch).repeat()), []
     for _ in range(2):
@@ -118,7 +118,7 @@ def test_dropout_depends_on_the_step_alone(tiny_config, record_files):
     assert len(set(losses[0])) == 3
 
 
-def test_dropout_seeds_differ_and_are_those_of_the_runs_before():
+def test_dropout_seeds_differ_and_never_change_between_versions():
     # Recorded when seeds began to depend on replicas and micro-batches. A resumed run needs the same masks.
     assert step_seed(12345678, 5, 3, 2).numpy().tolist() == [-2097229707, 5]
     arguments = itertools.product((0, 1), (0, 1), (0, 1, 7), (0, 1, 7))  # seed, step, replica and micro-batch
@@ -133,7 +133,7 @@ def test_dropout_seeds_differ_and_are_those_of_the_runs_before():
 @pytest.mark.slow
 @pytest.mark.core
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_micro_batches_make_the_same_step(tiny_config, record_files, optimizer):
+def test_micro_batches_give_the_same_step(tiny_config, record_files, optimizer):
     def take_steps(**settings):
         pretrainer = runs.pretrainer_for(runs.disable_dropout(tiny_config), optimizer=optimizer, **settings)
         return runs.steps_and_weights(pretrainer, record_files)
@@ -145,7 +145,7 @@ def test_micro_batches_make_the_same_step(tiny_config, record_files, optimizer):
 
 
 @pytest.mark.slow
-def test_micro_batches_of_large_tensors_are_added_up_in_every_call(record_files):
+def test_gradients_of_large_tensors_are_accumulated_in_every_call(record_files):
     """TensorFlow orders additions differently if it expects to run out of memory, from 200 MB on a CPU."""
     pretrainer = runs.pretrainer_for(make_config(num_hidden_layers=1, vocab_size=500_000), micro_batches=2)
     batches = runs.batches_for(pretrainer, record_files)
@@ -161,7 +161,7 @@ def test_the_whole_step_compiles_in_half_precision(tiny_config, record_files):
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 
 
-def test_steps_that_are_not_finite_are_skipped_if_asked(record_files, eager_steps):
+def test_nonfinite_steps_can_be_skipped(record_files, eager_steps):
     pretrainer = runs.pretrainer_for(ONE_BLOCK, skip_nonfinite=True)
     batches = runs.batches_for(pretrainer, record_files)
     pretrainer.train(batches, 2)

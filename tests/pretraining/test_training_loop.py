@@ -24,7 +24,7 @@ from tests.make import assert_refused, refusal
 from tests.pretraining.pretraining_runs import SCHEMA, log_values, pretrain_command
 
 
-def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_file, tmp_path, capsys, eager_steps):
+def test_a_run_writes_all_documented_files(make_options, vocab_file, tmp_path, capsys, eager_steps):
     folder, steps = tmp_path / "run", {"num_train_steps": 5, "save_checkpoints_steps": 3, "keep_checkpoint_max": 1}
     assert pretrain(make_options(do_eval=True, eval_batch_size=40, vocab_file=vocab_file, **steps)) == 0
     assert {path.name for path in folder.iterdir()} == set(
@@ -52,7 +52,7 @@ def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_fil
     assert set(read_scalars(folder / "eval")) == set(results) - {"global_step"} | {"predictions"}
 
 
-def test_a_stop_during_the_first_evaluation_takes_no_step(
+def test_no_step_follows_a_stop_during_the_first_evaluation(
     make_options, record_files, finished_run, monkeypatch, capsys
 ):
     def evaluate_until_sigterm(_, is_stopping):
@@ -83,7 +83,7 @@ def test_deterministic_runs_save_the_same_bytes(record_files, config_file, tmp_p
 
 
 @pytest.mark.slow
-def test_evaluation_leaves_the_training_log_alone(make_options, finished_run):
+def test_evaluation_does_not_change_the_training_log(make_options, finished_run):
     log = finished_run / "train.jsonl"
     before = log.read_text() + format_line({**read_log(str(finished_run), "train")[-1], "step": 25})
     log.write_text(before)
@@ -93,13 +93,13 @@ def test_evaluation_leaves_the_training_log_alone(make_options, finished_run):
     assert len(log_values(finished_run, "step", "eval")) == 2
 
 
-def test_a_damaged_log_is_named_by_line(make_options, finished_run):
+def test_a_damaged_line_of_a_log_is_named(make_options, finished_run):
     (finished_run / "train.jsonl").write_text("{\n")
     assert_refused("train.jsonl, line 1, is not valid JSON", pretrain, make_options())
 
 
 @pytest.mark.slow
-def test_a_run_needs_no_tensorboard_but_a_disk_with_room_for_its_log(make_options, tmp_path, monkeypatch):
+def test_a_run_works_without_tensorboard_and_reports_a_full_disk(make_options, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
@@ -137,7 +137,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_its_records_are_named(make_
 
 
 @pytest.mark.slow
-def test_calls_get_long_once_it_is_known_how_long_a_step_takes(make_options, tmp_path, monkeypatch):
+def test_calls_become_longer_once_the_step_time_is_known(make_options, tmp_path, monkeypatch):
     calls = []
     train = Pretrainer.train
 

@@ -38,7 +38,7 @@ def run_monitor(folder, monkeypatch, losses, first_step=0, init_checkpoint=None,
     return [call.args for call in log.note.call_args_list]
 
 
-def test_a_loss_that_stays_at_the_unigram_level_is_a_warning_once(tmp_path, monkeypatch, capsys):
+def test_a_loss_at_the_unigram_level_causes_one_warning(tmp_path, monkeypatch, capsys):
     ((step, warning),) = run_monitor(tmp_path, monkeypatch, STALLED)
     assert step == 1000
     assert all(part in warning for part in ("6.950", "7.0", "--learning_rate (0.002)", "--num_warmup_steps (100)"))

@@ -34,7 +34,7 @@ def hold(lock, path, flag):
         pass
 
 
-def test_a_folder_in_use_is_refused_with_host_and_process_until_its_process_is_killed(tmp_path):
+def test_a_folder_is_locked_until_its_process_is_killed(tmp_path):
     folder = tmp_path / "run[1]"
     command = [sys.executable, "-c", HOLD, str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
@@ -49,7 +49,7 @@ def test_a_folder_in_use_is_refused_with_host_and_process_until_its_process_is_k
     assert os.listdir(folder) == ["result"]
 
 
-def test_what_a_kill_has_left_in_a_folder_is_removed_though_it_is_not_written_again(tmp_path):
+def test_locking_a_folder_removes_temporary_files_of_killed_processes(tmp_path):
     left = [tmp_path / f"{name}.writing-0123456789ab" for name in ("checkpoint", "line\nbreak")]
     for path in left:
         path.mkdir()
@@ -63,7 +63,7 @@ def test_what_a_kill_has_left_in_a_folder_is_removed_though_it_is_not_written_ag
     assert sorted(tmp_path.iterdir()) == others
 
 
-def test_a_folder_in_which_nothing_was_written_does_not_stay(tmp_path):
+def test_an_empty_folder_is_removed_when_its_lock_is_released(tmp_path):
     hold(lock_folder, tmp_path / "run", "output_dir")
     assert not (tmp_path / "run").exists()
 
@@ -74,7 +74,7 @@ def test_a_folder_on_a_file_system_that_cannot_hold_runs_is_refused():
     assert not files.exists("memory://bucket/run")
 
 
-def test_a_file_is_locked_under_all_its_names(tmp_path):
+def test_a_lock_holds_for_all_names_of_a_file(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "out.jsonl")
     with lock_file(str(tmp_path / "out.jsonl"), "output_file"):
         assert_refused("--output_file: .*out.jsonl is in use", hold, lock_file, tmp_path / "link", "output_file")
@@ -99,7 +99,9 @@ LOCK_FILES = [
 
 
 @pytest.mark.parametrize(("changes", "age", "is_refused"), LOCK_FILES)
-def test_without_flock_a_lock_file_counts_while_its_owner_may_live(changes, age, is_refused, tmp_path, monkeypatch):
+def test_without_flock_a_lock_file_is_valid_while_its_owner_may_be_running(
+    changes, age, is_refused, tmp_path, monkeypatch
+):
     def refuse_locks(*_):
         raise OSError(95, "Operation not supported")
 

@@ -26,7 +26,7 @@ def test_options_are_locked_unless_they_are_declared_resumable():
     assert run_file.locked_values(Options(0.1, "there", ["a"]), MoreOptions()) == locked
 
 
-def test_only_locked_options_are_compared_and_those_that_were_not_recorded_have_changed(tmp_path):
+def test_only_locked_options_are_compared_and_unrecorded_ones_count_as_changed(tmp_path):
     path = str(tmp_path / "run.json")
     assert run_file.read_run_file(path) == {}
     run_file.write_run_file(path, {"rate": 0.1, "folder": "here", "layers": []})
@@ -35,7 +35,7 @@ def test_only_locked_options_are_compared_and_those_that_were_not_recorded_have_
     assert run_file.find_changes(run_file.read_run_file(path), now) == changes
 
 
-def test_changes_are_refused_with_both_values_or_a_description():
+def test_errors_about_changes_show_both_values_or_a_description():
     changes = {"rate": (0.1, 0.2), "data": ("abc", "def")}
     descriptions = {"data": "the text differs"}
     run_file.refuse_changes("runs/a", {}, "Pass another folder.", descriptions)

@@ -39,12 +39,12 @@ def test_a_line_that_cannot_be_read_is_named(line, problem, tmp_path):
     assert_refused(f"train.jsonl, line 2, .*{problem}.* Remove that line", read_log, str(tmp_path), TRAIN)
 
 
-def test_a_last_line_cut_short_is_left_out(tmp_path):
+def test_a_truncated_last_line_is_ignored(tmp_path):
     (tmp_path / "train.jsonl").write_text(format_line({"step": 1, "loss": math.nan}) + '{"step": 2, "lo')
     assert list_steps(tmp_path) == [1]
 
 
-def test_a_resumed_run_keeps_the_lines_up_to_its_checkpoint_but_none_cut_short_by_a_kill(tmp_path):
+def test_a_resumed_run_keeps_complete_lines_up_to_its_checkpoint(tmp_path):
     kinds = (TRAIN, EVAL, NOTICES)
     for kind, step in itertools.product(kinds, (10, 20, 30)):
         TrainingLog(str(tmp_path), None).write(kind, step, {"loss": 1.0})
@@ -72,6 +72,6 @@ def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_pa
     assert errors > len(content) * 0.9
 
 
-def test_a_notice_may_quote_a_checksum(tmp_path):
+def test_a_notice_may_contain_a_crc32_key(tmp_path):
     (tmp_path / "notices.jsonl").write_text(format_line({"step": 1, "notice": 'resumed, "crc32": "0"'}))
     assert read_log(str(tmp_path), NOTICES) == [{"step": 1, "notice": 'resumed, "crc32": "0"'}]

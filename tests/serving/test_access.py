@@ -37,7 +37,7 @@ def test_requests_to_this_machine_or_an_allowed_host_are_answered(client: Client
             assert client.get(path, Host=host).status == 200
 
 
-def test_pages_from_elsewhere_or_without_json_are_refused(client: Client):
+def test_cross_origin_and_non_json_requests_are_rejected(client: Client):
     near = f"http://{client.address}.evil.example"
     for origin in ("http://evil.example", "null", "", near, "http://localhost:1", "http://["):
         answer = client.predict("size", BODY, Origin=origin, **JSON)
@@ -52,12 +52,12 @@ def test_pages_from_elsewhere_or_without_json_are_refused(client: Client):
 
 
 @pytest.mark.parametrize("name", ["http://bert.example.com", "bert.example.com:80", "a b", ""])
-def test_allowed_hosts_are_names_alone(name: str):
+def test_allowed_hosts_must_be_plain_host_names(name: str):
     assert_refused("pass names such as bert.example.com", Options, model=["a=b"], allowed_hosts=[name])
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, True), (0o600, False)])
-def test_a_token_that_others_can_read_is_warned_of(mode, warned, exports, tmp_path, caplog):
+def test_a_token_file_that_others_can_read_causes_a_warning(mode, warned, exports, tmp_path, caplog):
     token = tmp_path / "token"
     token.write_text("s3cret")
     token.chmod(mode)
@@ -66,7 +66,7 @@ def test_a_token_that_others_can_read_is_warned_of(mode, warned, exports, tmp_pa
     assert ("other users can read the token; prevent it with chmod 600" in caplog.messages) == warned
 
 
-def test_the_token_guards_all_but_health_and_the_page(exports: pathlib.Path, tmp_path: pathlib.Path):
+def test_everything_except_health_checks_and_the_page_needs_the_token(exports: pathlib.Path, tmp_path: pathlib.Path):
     token = write_text(tmp_path / "token", "s3cret\n")
     with running({"size": exports / "size"}, token_file=token) as (_, client):
         for path in ("/healthz", "/readyz", "/", "/page.js"):
@@ -83,9 +83,7 @@ def test_the_token_guards_all_but_health_and_the_page(exports: pathlib.Path, tmp
 
 
 @pytest.mark.parametrize(("with_token", "status"), [(False, 403), (True, 401)])
-def test_metrics_are_public_where_a_flag_says_so(
-    with_token: bool, status: int, exports: pathlib.Path, tmp_path: pathlib.Path
-):
+def test_public_metrics_need_no_token(with_token: bool, status: int, exports: pathlib.Path, tmp_path: pathlib.Path):
     options = {"token_file": write_text(tmp_path / "token", "s3cret")} if with_token else {}
     with running({"size": exports / "size"}, public_metrics=True, **options) as (_, client):
         assert client.get("/metrics", Host="10.0.0.1:8501").status == 200
@@ -118,7 +116,7 @@ def test_a_rotated_token_is_read_again(exports: pathlib.Path, tmp_path: pathlib.
     ("Bearer s3cret", True), ("bearer s3cret", True), ("Basic s3cret", False), ("Bearer S3cret", False),
     ("Bearer s3cre", False), ("Bearer " + "s3cret" * 1000, False), ("", False),
 ])  # fmt: skip
-def test_the_time_of_the_comparison_tells_nothing_of_the_token(sent: str, is_right: bool, monkeypatch):
+def test_tokens_are_compared_in_constant_time(sent: str, is_right: bool, monkeypatch):
     class Token(str):
         __hash__ = str.__hash__
 
@@ -134,7 +132,7 @@ def test_the_time_of_the_comparison_tells_nothing_of_the_token(sent: str, is_rig
     assert compared == [(32, 32)]  # every byte is compared, whatever was sent
 
 
-def test_the_token_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch):
+def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(TOKEN_VARIABLE, "abc")
     assert Options(model=["a=b"]).token() == "abc"
     monkeypatch.setenv(TOKEN_VARIABLE, " ")

@@ -72,7 +72,9 @@ NAMES = {
     # A signature whose outputs are no rows.
     ("encoder", {"signature_name": "tokenize", "inputs": ["ab", "c"]}, {"outputs": [97, 98, 99]}),
 ])  # fmt: skip
-def test_rows_are_answered_in_rows_and_columns_in_columns(client: Client, model: str, request_: Any, expected: Any):
+def test_responses_have_the_row_or_column_format_of_the_request(
+    client: Client, model: str, request_: Any, expected: Any
+):
     answer = client.predict(model, request_)
     assert answer.status == 200
     assert (answer.headers["Content-Type"], answer.headers["X-Model-Version"]) == ("application/json", "1")
@@ -93,7 +95,7 @@ def assert_contains(found: Any, expected: Any) -> None:
         assert found == pytest.approx(expected)
 
 
-def test_status_metadata_and_models_are_told(client: Client):
+def test_status_metadata_and_models_are_returned(client: Client):
     available = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     for path in ("/v1/models/length", "/v1/models/length/versions/1"):
         assert client.get(path).json == {"model_version_status": [available]}
@@ -125,7 +127,7 @@ NINES = "9" * 5000
     ("GET", "/../../etc/passwd", 404, "there is nothing"),
     ("GET", "/%ff%00", 404, "there is nothing"),
 ])  # fmt: skip
-def test_wrong_addresses_are_refused(client: Client, method: str, path: str, status: int, message: str):
+def test_unknown_paths_are_rejected(client: Client, method: str, path: str, status: int, message: str):
     answer = client.send(method, path, "{}")
     assert (answer.status, message in answer.error, len(answer.error) < 200) == (status, True, True), answer.body
 
@@ -175,13 +177,13 @@ def ids(rows=None, columns=None) -> dict:
      "different numbers of instances"),
     (ids([IDS | {"input_ids": [1, 2]}]), 400, "the model rejects the input"),
 ])  # fmt: skip
-def test_wrong_requests_are_refused_and_say_why(client: Client, body: Any, status: int, message: str):
+def test_invalid_requests_are_rejected_with_a_reason(client: Client, body: Any, status: int, message: str):
     answer = client.predict("length", body)
     assert (answer.status, message in answer.error) == (status, True), answer.body
     assert client.predict("length", TEXTS).status == 200
 
 
-def test_a_model_with_a_fixed_shape_or_without_rows_says_so(client: Client):
+def test_models_with_a_fixed_shape_or_without_rows_return_an_error(client: Client):
     answer = client.predict("endings", {"instances": [{"prompt": "p", "endings": ["a", "b"]}]})
     assert (answer.status, answer.error) == (400, "endings has shape [2] for each instance; expected [4]")
     answer = client.predict("encoder", {"signature_name": "tokenize", "instances": ["ab", "c"]})
@@ -199,7 +201,7 @@ CHUNKED = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: localhost\r\nTransf
     (CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (20_000, b'{"instances": ["a"]}'.ljust(20_000)), 200),
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
 ])  # fmt: skip
-def test_bodies_that_are_compressed_or_too_large_are_refused_before_they_arrive(
+def test_compressed_and_too_large_bodies_are_rejected_before_they_are_received(
     client: Client, content: bytes, status: int
 ):
     with sent(client, content) as connection:
@@ -207,7 +209,7 @@ def test_bodies_that_are_compressed_or_too_large_are_refused_before_they_arrive(
     assert client.predict("length", TEXTS, **{"Content-Encoding": "identity"}).status == 200
 
 
-def test_compressed_bodies_do_not_keep_others_waiting(client: Client):
+def test_compressed_bodies_do_not_delay_other_requests(client: Client):
     body = gzip.compress(b" " * 50_000_000)
     with contextlib.ExitStack() as stack:
         content = make_head("length", len(body), "Content-Encoding: gzip") + body
@@ -218,7 +220,7 @@ def test_compressed_bodies_do_not_keep_others_waiting(client: Client):
         assert [read_status(connection) for connection in connections] == [415] * 10
 
 
-def test_the_headers_have_no_versions_and_let_no_page_run_foreign_code(client: Client):
+def test_security_headers(client: Client):
     assert client.get("/v1/models", Expect="other").headers["Server"] == "official-bert"
     with sent(client, b"no HTTP\r\n\r\n") as connection:
         assert b"\r\nServer: official-bert\r\n" in connection.makefile("rb").read()
@@ -231,7 +233,7 @@ def test_the_headers_have_no_versions_and_let_no_page_run_foreign_code(client: C
         assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_a_body_that_does_not_arrive_is_given_up(exports: pathlib.Path):
+def test_a_body_that_does_not_arrive_times_out(exports: pathlib.Path):
     with (
         running({"length": exports / "length"}, timeout_seconds=0.3) as (_, client),
         sent(client, make_head("length", 100) + b"{") as connection,
@@ -241,7 +243,9 @@ def test_a_body_that_does_not_arrive_is_given_up(exports: pathlib.Path):
     assert b"did not arrive within 0.3 seconds" in answer
 
 
-def test_a_server_whose_queue_is_full_refuses_and_stays_ready(exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_queue_rejects_requests_and_the_server_stays_ready(
+    exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     opened, run, limits = threading.Event(), SavedModelPredictor.call, dict.fromkeys(("max_queue", "max_instances"), 1)
     with (
         running({"size": exports / "size"}, max_batch_size=1, **limits) as (_, client),
@@ -259,7 +263,7 @@ def test_a_server_whose_queue_is_full_refuses_and_stays_ready(exports: pathlib.P
         assert [read_status(connection) for connection in asked] == [200] * len(asked)
 
 
-def test_clients_that_go_away_harm_nobody(client: Client):
+def test_disconnecting_clients_do_not_affect_others(client: Client):
     request = make_request("length", {"instances": ["abcd"] * 8})
     for _ in range(20):
         sent(client, request).close()
@@ -267,7 +271,7 @@ def test_clients_that_go_away_harm_nobody(client: Client):
         assert client.predict("length", TEXTS).json["predictions"][0]["probability"] == 0.96
 
 
-def test_requests_at_the_same_time_share_batches_and_each_gets_its_own_answer(exports: pathlib.Path):
+def test_concurrent_requests_share_batches_and_get_their_own_answers(exports: pathlib.Path):
     texts = ["!" if number % 7 == 3 else "x" * (1 + number % 9) for number in range(100)]
     models = {name: exports / name for name in ("length", "encoder")}
     serving = running(models, max_wait_ms=20.0)

@@ -92,7 +92,7 @@ async def start(batcher: Batcher, *requests: Sequence[int]) -> list[asyncio.Task
     return tasks
 
 
-def test_a_lone_request_does_not_wait_for_others(model: Model):
+def test_a_single_request_does_not_wait(model: Model):
     async def use(batcher: Batcher) -> None:
         assert await ask(batcher, 5) == [1005.0]  # the batch is not full, and could wait for an hour
 
@@ -108,7 +108,7 @@ def test_a_lone_request_does_not_wait_for_others(model: Model):
     ([2, 64, 65], {}, [[2, 64], [65]]),
     ([40, 50, 50, 45, 40, 200], {"max_batch_tokens": 150}, [[40, 40, 45], [50, 50], [200]]),  # with padding
 ])  # fmt: skip
-def test_texts_of_like_length_share_batches(
+def test_texts_of_similar_length_share_batches(
     lengths: list[int], options: dict[str, int], expected: list[list[int]], model: Model
 ):
     async def use(batcher: Batcher) -> None:
@@ -123,7 +123,7 @@ def test_texts_of_like_length_share_batches(
 
 
 @pytest.mark.parametrize(("seconds", "retry_after"), [(0.0, 1), (2.0, 8), (1000.0, 60)])
-def test_a_full_queue_says_when_it_will_be_shorter(model: Model, seconds: float, retry_after: int):
+def test_a_full_queue_returns_retry_after(model: Model, seconds: float, retry_after: int):
     async def use(batcher: Batcher) -> None:
         model.opened.clear()
         asked = await start(batcher, [3])
@@ -138,7 +138,7 @@ def test_a_full_queue_says_when_it_will_be_shorter(model: Model, seconds: float,
     run_batcher(model, use, max_queue=4, max_instances=4)
 
 
-def test_requests_that_arrive_together_may_be_as_many_as_are_computed_and_as_many_as_may_wait(model: Model):
+def test_the_queue_limit_excludes_running_requests(model: Model):
     async def use(batcher: Batcher) -> None:
         model.opened.clear()
         asked = await start(batcher, *([number] for number in range(1, 7)))
@@ -150,7 +150,7 @@ def test_requests_that_arrive_together_may_be_as_many_as_are_computed_and_as_man
     run_batcher(model, use, max_batch_size=1, max_queue=4, max_instances=4)
 
 
-def test_an_answer_that_takes_too_long_is_given_up(model: Model):
+def test_a_slow_answer_times_out(model: Model):
     async def use(batcher: Batcher) -> None:
         model.opened.clear()
         for _ in range(2):  # the second one while it waits for its turn
@@ -166,7 +166,7 @@ def test_an_answer_that_takes_too_long_is_given_up(model: Model):
     assert model.batches == [[3], [3]]
 
 
-def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(model: Model, monkeypatch: pytest.MonkeyPatch):
+def test_the_time_of_a_batch_is_attributed_to_texts_by_length(model: Model, monkeypatch: pytest.MonkeyPatch):
     clock = itertools.count()
     monkeypatch.setattr(batching, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
 
@@ -181,7 +181,7 @@ def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(model: Mode
 
 
 @pytest.mark.parametrize("has_even_speed", [False, True])  # False for TensorFlow models
-def test_what_takes_little_time_is_computed_by_the_event_loop(model: Model, has_even_speed: bool, monkeypatch):
+def test_short_computations_run_in_the_event_loop(model: Model, has_even_speed: bool, monkeypatch):
     monkeypatch.setattr(Model, "has_even_speed", has_even_speed)
 
     async def use(batcher: Batcher) -> None:
@@ -198,7 +198,7 @@ def test_what_takes_little_time_is_computed_by_the_event_loop(model: Model, has_
         assert model.batches[5:] == [[1, 2, 3]]
 
 
-def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(model: Model):
+def test_a_rejected_text_cancels_the_rest_of_its_request(model: Model):
     model.refuses = True
 
     async def use(batcher: Batcher) -> None:
@@ -211,7 +211,7 @@ def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(mod
     assert model.batches in ([[1]], [[1], [2]])  # the second may have started before the first was refused
 
 
-def test_a_text_that_is_refused_harms_no_other_of_its_batch(model: Model):
+def test_a_rejected_text_does_not_affect_its_batch(model: Model):
     model.refuses = True
 
     async def use(batcher: Batcher) -> None:
@@ -223,7 +223,7 @@ def test_a_text_that_is_refused_harms_no_other_of_its_batch(model: Model):
     run_batcher(model, use)
 
 
-def test_a_request_of_many_texts_makes_another_wait_for_one_batch(model: Model):
+def test_a_request_of_many_texts_delays_others_by_at_most_one_batch(model: Model):
     async def use(batcher: Batcher) -> None:
         model.opened.clear()
         asked = await start(batcher, [10] * 8)
@@ -235,7 +235,7 @@ def test_a_request_of_many_texts_makes_another_wait_for_one_batch(model: Model):
     assert model.batches == [[10, 10], [200], [1000], [10, 10], [10, 10], [10, 10]]
 
 
-def test_too_many_tokens_are_refused_in_a_request_and_in_all_of_them(model: Model):
+def test_tokens_are_limited_per_request_and_in_total(model: Model):
     async def use(batcher: Batcher) -> None:
         with pytest.raises(RequestError, match=r"the 3 instances have 180 tokens .* 170 .*--max_tokens") as refused:
             await ask(batcher, 60, 60, 60)
@@ -253,7 +253,7 @@ def test_too_many_tokens_are_refused_in_a_request_and_in_all_of_them(model: Mode
     run_batcher(model, use, max_tokens=170)
 
 
-def test_tokens_of_answered_requests_do_not_count_any_more(model: Model, monkeypatch: pytest.MonkeyPatch):
+def test_tokens_of_answered_requests_are_released(model: Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Model, "quick_bytes", 0)  # each of the texts is prepared separately
 
     async def use(batcher: Batcher) -> None:
@@ -263,7 +263,7 @@ def test_tokens_of_answered_requests_do_not_count_any_more(model: Model, monkeyp
     run_batcher(model, use, max_tokens=10_000)
 
 
-def test_windows_of_long_texts_count_as_their_tokens(exports: pathlib.Path):
+def test_tokens_of_all_windows_of_a_text_are_counted(exports: pathlib.Path):
     model = SavedModelPredictor(str(exports / "names" / "1"))
     texts = {"text": np.array(["a " * 6000, "a b c d"], object)}
     assert [each.tokens for each in model.prepare("serving_default", texts)] == [[3000 * 8], [16]]  # by `tokenize`
@@ -280,7 +280,7 @@ class Lengths(predictor.SpecPredictor):
         return list((features.splits[1:] - features.splits[:-1]).reshape(-1, features.choices).astype(np.float32))
 
 
-def test_rows_that_are_prepared_apart_are_answered_as_together():
+def test_separately_prepared_rows_get_the_same_answers():
     model = Lengths(MultipleChoiceSpec(num_choices=2), FullTokenizer.from_vocab(VOCAB), 16)
     texts = {"prompt": ["the cat", "a"], "endings": [["sat", "ran in the sun"], ["dog", ""]]}
     requests = [exports.to_columns({name: column[n : n + 1] for name, column in texts.items()}) for n in (0, 1)]
@@ -294,6 +294,6 @@ def test_rows_that_are_prepared_apart_are_answered_as_together():
     assert expected["choice"].tolist() == [1, 0]
 
 
-def test_every_choice_counts_as_a_text():
+def test_each_choice_counts_as_a_text():
     columns = {"text": np.array(["a", "a b"], object), "endings": np.full((2, 3), "a", object)}
     assert predictor.bound_tokens(columns, [30, 4], max_seq_length=10) == [30, 12]

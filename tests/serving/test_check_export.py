@@ -33,7 +33,7 @@ def other(exported: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def test_a_folder_answers_as_it_did_when_it_was_written(exported: pathlib.Path, other: pathlib.Path):
+def test_check_export_reproduces_the_stored_answers(exported: pathlib.Path, other: pathlib.Path):
     count = len(replays.read(str(exported / "1")))
     assert check(CheckOptions(), str(exported)).startswith(f"{exported} answers {count} texts as predict did when")
     first, *lines = refusal(check, CheckOptions(), str(other)).split("\n  ")
@@ -45,7 +45,7 @@ def test_a_folder_answers_as_it_did_when_it_was_written(exported: pathlib.Path, 
     assert str(exported / "1" / layout.REPLAY_FILE) in layout.list_model_files(str(exported / "1"))  # has a checksum
 
 
-def test_our_server_is_asked_with_its_token(exported: pathlib.Path, other: pathlib.Path, monkeypatch):
+def test_check_export_sends_the_token(exported: pathlib.Path, other: pathlib.Path, monkeypatch):
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with running({"questions": exported}) as (_, client):
         url = f"{client.url}/v1/models/questions"

@@ -56,7 +56,9 @@ def _is_answered(client) -> bool:
 @pytest.mark.parametrize(("soft", "hard", "expected", "asked"), [
     (128, 128, 48, []), (4096, 4096, 1000, []), (128, 512, 432, [512]), (128, resource.RLIM_INFINITY, 1000, [1080])
 ])  # fmt: skip
-def test_the_limit_leaves_descriptors_for_the_rest(soft: int, hard: int, expected: int, asked: list[int], monkeypatch):
+def test_the_connection_limit_reserves_file_descriptors(
+    soft: int, hard: int, expected: int, asked: list[int], monkeypatch
+):
     set_to: list[int] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits[0]))
@@ -87,7 +89,7 @@ def test_clients_that_send_headers_slowly_are_disconnected_and_others_are_not(ex
             assert read_status(connection) == 200
 
 
-def test_bodies_in_flight_are_limited_together(exports: pathlib.Path):
+def test_the_total_size_of_bodies_in_flight_is_limited(exports: pathlib.Path):
     limits = {"max_body_bytes": 20_000, "max_in_flight_bytes": 20_000}
     large = json.dumps({"instances": ["ab"], "signature_name": "x" * 10_000})
     with running({"size": exports / "size"}, **limits) as (_, client):
@@ -120,7 +122,7 @@ def test_large_bodies_are_parsed_outside_the_event_loop(exports: pathlib.Path, m
 # the server is stopping
 
 
-def test_what_is_not_answered_in_time_gets_503_before_the_end(exports: pathlib.Path, monkeypatch, caplog):
+def test_unanswered_requests_get_503_before_shutdown(exports: pathlib.Path, monkeypatch, caplog):
     opened, run = threading.Event(), SavedModelPredictor.call
     with (
         running({"size": exports / "size"}, drain_seconds=2.0) as (server, client),
@@ -143,7 +145,7 @@ def test_what_is_not_answered_in_time_gets_503_before_the_end(exports: pathlib.P
         assert time.monotonic() - start < 2.5
 
 
-def test_requests_in_the_sockets_queue_are_answered_before_the_end(exports: pathlib.Path):
+def test_queued_connections_are_answered_before_shutdown(exports: pathlib.Path):
     blocked, go_on = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -161,7 +163,7 @@ def test_requests_in_the_sockets_queue_are_answered_before_the_end(exports: path
             each.close()
 
 
-def test_a_client_that_has_just_connected_may_ask_before_the_end(exports: pathlib.Path, monkeypatch):
+def test_new_connections_can_send_a_request_before_shutdown(exports: pathlib.Path, monkeypatch):
     monkeypatch.setattr(connections, "_FIRST_BYTES_SECONDS", 60.0)
     with running({"size": exports / "size"}) as (server, client), sent(client, b"") as connection:
         server.loop.call_soon_threadsafe(server.stop)

@@ -35,7 +35,7 @@ MANY_ENDINGS = {"prompt": "p", "endings": ["a"] * MANY}
     ({"inputs": {"prompt": ["p"], "endings": [["a"] * 4, ["a"]]}},
      r"different lengths: 4 at inputs.endings\[0\], 1 at inputs.endings\[1\]"),
 ])  # fmt: skip
-def test_wrong_sizes_and_elements_are_named(request_: dict, message: str, monkeypatch: pytest.MonkeyPatch):
+def test_invalid_sizes_and_elements_are_named(request_: dict, message: str, monkeypatch: pytest.MonkeyPatch):
     texts: list[str] = []
     monkeypatch.setattr(json_api, "count_text_bytes", lambda leaf: texts.append(leaf) or 0)
     with pytest.raises(RequestError, match=message):
@@ -43,7 +43,7 @@ def test_wrong_sizes_and_elements_are_named(request_: dict, message: str, monkey
     assert len(texts) <= 2  # the labels before it
 
 
-def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
+def test_a_text_of_exactly_max_text_bytes_is_accepted():
     for text in ("ä" * 5, "b" * 10):
         request = {"instances": [{"prompt": text, "endings": list("abcd")}]}
         parse_endings(request, dataclasses.replace(OPTIONS, max_text_bytes=10))
@@ -55,7 +55,7 @@ def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
     ("int32", [-(2**31), 2**31 - 1], [-(2**31) - 1, 2**31]), ("uint8", [0, 255], [-1, 256]),
     ("int64", [-(2**63), 2**63 - 1], [2**63]), ("float32", [1, 0.5, -2], [True, "1"]), ("bool", [True, False], [1]),
 ])  # fmt: skip
-def test_numbers_are_taken_up_to_the_limits_of_their_type(dtype: str, taken: list, refused: list):
+def test_numbers_are_accepted_up_to_the_limits_of_their_type(dtype: str, taken: list, refused: list):
     signatures = {"serving_default": Signature({"x": Tensor(dtype, (None,))}, {})}
     read = parse(json.dumps({"inputs": taken}).encode(), signatures, OPTIONS, {})
     assert (read.inputs["x"].dtype, read.inputs["x"].tolist()) == (dtype, taken)
@@ -65,7 +65,7 @@ def test_numbers_are_taken_up_to_the_limits_of_their_type(dtype: str, taken: lis
                 parse(json.dumps({"inputs": [*others, value]}).encode(), signatures, OPTIONS, {})
 
 
-def test_numbers_that_json_writers_do_not_know_are_rendered():
+def test_float16_and_strided_arrays_are_rendered():
     outputs = {"x": np.array([0.5, 2], np.float16), "y": np.array([[1], [2]], np.uint8)[:, ::-1]}
     assert json.loads(render(outputs, ROWS)) == {"predictions": [{"x": 0.5, "y": [1]}, {"x": 2.0, "y": [2]}]}
 
@@ -106,7 +106,7 @@ def test_rows_may_have_the_columns_of_the_training_table():
      "row 1 of inputs: title is null; expected a text"),
     ({"inputs": {"title": ["a"] * 9, "body": ["b"] * 9, "claim": ["c"] * 9}}, "9 instances; at most 8"),
 ])  # fmt: skip
-def test_what_lacks_a_column_is_refused_by_its_name(request_: dict, message: str):
+def test_a_missing_column_is_named(request_: dict, message: str):
     with pytest.raises(RequestError, match=message):
         read_pair(request_, {"text_column": "title,body", "text_pair_column": "claim"})
 
@@ -114,7 +114,7 @@ def test_what_lacks_a_column_is_refused_by_its_name(request_: dict, message: str
 @pytest.mark.parametrize(
     "request_", [{"instances": [{"text": "a", "context": "b"}]}, {"inputs": {"text": ["a"], "context": ["b"]}}]
 )
-def test_texts_of_other_kinds_are_refused(request_: dict):
+def test_inputs_of_other_kinds_of_models_are_rejected(request_: dict):
     signatures = {"serving_default": Signature({"text": PAIR.inputs["text"]}, {})}
     with pytest.raises(RequestError, match="has context, but the model takes text;"):
         parse(json.dumps(request_).encode(), signatures, OPTIONS, {"kind": "classification"})
@@ -126,7 +126,7 @@ ROWS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=Tru
 COLUMNS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=False)
 
 
-def test_only_a_request_in_rows_wants_a_row_for_each_instance():
+def test_only_row_requests_need_one_output_per_instance():
     outputs = {"tokens": np.array([1, 2, 3])}
     assert json.loads(render(outputs, COLUMNS)) == {"outputs": [1, 2, 3]}
     with pytest.raises(RequestError, match=r"tokens of shape \[3\] for 2 instances"):

@@ -67,7 +67,7 @@ def make_request(body: bytes, headers: bytes = b"") -> bytes:
     make_request(b'{"%b": []}' % SECRET),
     make_request(b'{"instances": ["%b", "!"]}' % SECRET),
 ])  # fmt: skip
-def test_what_is_refused_is_not_logged(client: Client, content: bytes):
+def test_the_content_of_rejected_requests_is_not_logged(client: Client, content: bytes):
     with logged() as log:
         with sent(client, content) as connection:
             status = int(connection.makefile("rb").readline().split()[1])
@@ -77,7 +77,7 @@ def test_what_is_refused_is_not_logged(client: Client, content: bytes):
     assert "traceback" not in log.getvalue()
 
 
-def test_the_log_says_what_is_refused(client: Client):
+def test_the_reason_of_a_rejection_is_logged(client: Client):
     with logged() as log:
         with sent(client, POST + b"Content-Length: x\r\n\r\n") as connection:
             connection.makefile("rb").read()

@@ -20,14 +20,14 @@ from tests.serving import served_models
 from tests.serving.serving_client import eventually, make_request, read_status, running, sent, value
 
 
-def test_a_model_that_is_not_loaded_yet_asks_to_come_back(exports: pathlib.Path):
+def test_a_model_that_is_not_loaded_yet_returns_retry_after(exports: pathlib.Path):
     with running({"size": exports / "size"}, reload_seconds=1000.0) as (server, client):
         server.models["size"].versions.clear()
         for answer in (client.predict("size", {"instances": ["ab"]}), client.get("/readyz")):
             assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
 
 
-def test_a_new_version_takes_over_without_a_lost_request(tmp_path: pathlib.Path):
+def test_no_request_is_lost_when_a_new_version_is_loaded(tmp_path: pathlib.Path):
     served_models.versioned(tmp_path, 1)
     with running({"size": tmp_path}) as (server, client), concurrent.futures.ThreadPoolExecutor(4) as threads:
         stop = False
@@ -53,7 +53,7 @@ def test_a_new_version_takes_over_without_a_lost_request(tmp_path: pathlib.Path)
         assert versions[1].model is None
 
 
-def test_a_request_that_arrives_while_versions_change_gets_the_new_one(tmp_path: pathlib.Path):
+def test_a_request_during_a_version_change_gets_the_new_version(tmp_path: pathlib.Path):
     served_models.versioned(tmp_path, 1)
     request = make_request("size", {"instances": ["ab"]})
     with running({"size": tmp_path}) as (server, client), sent(client, request[:-9]) as connection:
@@ -63,7 +63,7 @@ def test_a_request_that_arrives_while_versions_change_gets_the_new_one(tmp_path:
         assert read_status(connection) == 200
 
 
-def test_a_damaged_version_is_passed_over_until_it_is_whole(tmp_path: pathlib.Path):
+def test_a_damaged_version_is_skipped_until_it_is_complete(tmp_path: pathlib.Path):
     served_models.versioned(tmp_path, 1)
     with running({"size": tmp_path}) as (_, client):
         whole = served_models.versioned(tmp_path / "elsewhere", 2)
@@ -92,7 +92,7 @@ def kinds_and_states(model: Model) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("rounds", [1, 3])  # number of refreshes with an incomplete copy
-def test_a_half_copied_export_becomes_what_it_is_when_the_rest_comes(watched: Model, tmp_path, rounds: int):
+def test_a_partially_copied_export_is_loaded_again_when_it_is_complete(watched: Model, tmp_path, rounds: int):
     whole, served = served_models.versioned(tmp_path, 2), tmp_path / "served" / "2"
 
     async def look() -> None:
@@ -111,13 +111,13 @@ def test_a_half_copied_export_becomes_what_it_is_when_the_rest_comes(watched: Mo
     asyncio.run(look())
 
 
-def test_an_export_that_is_whole_is_taken_at_once(watched: Model, tmp_path: pathlib.Path):
+def test_a_complete_export_is_loaded_immediately(watched: Model, tmp_path: pathlib.Path):
     served_models.versioned(tmp_path / "served", 2)
     asyncio.run(watched.refresh())
     assert kinds_and_states(watched) == [("regression", "AVAILABLE")]
 
 
-def test_the_model_of_another_tool_is_taken_when_nothing_changes_any_more(watched: Model, tmp_path: pathlib.Path):
+def test_a_model_of_another_tool_is_loaded_once_it_stops_changing(watched: Model, tmp_path: pathlib.Path):
     folder = served_models.versioned(tmp_path / "served", 2)
     (folder / CHECKSUM_FILE).unlink()
     (index,) = (folder / "variables").glob("*.index")
@@ -142,7 +142,7 @@ def test_the_model_of_another_tool_is_taken_when_nothing_changes_any_more(watche
     assert watched.available[0].model.call("serving_default", {"text": np.array([b"ab"])})["value"] == [2002]
 
 
-def test_taking_the_newest_version_away_brings_the_one_before_back(tmp_path: pathlib.Path):
+def test_removing_the_newest_version_restores_the_previous_one(tmp_path: pathlib.Path):
     served_models.versioned(tmp_path, 1)
     served_models.versioned(tmp_path, 2)
     with running({"size": tmp_path}) as (_, client):
@@ -163,7 +163,7 @@ def test_the_newest_versions_are_served(tmp_path: pathlib.Path):
         assert [value(client, place) for place in places] == [9002, 9002, 2002, None]
 
 
-def test_the_server_begins_with_the_model_of_another_tool(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_server_starts_with_a_model_of_another_tool(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(models, "_ARRIVING_SECONDS", 0.05)
     (served_models.versioned(tmp_path, 2) / CHECKSUM_FILE).unlink()
     with running({"size": tmp_path}, reload_seconds=1000.0) as (_, client):

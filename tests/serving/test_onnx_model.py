@@ -67,7 +67,7 @@ def test_neither_the_server_nor_predict_imports_tensorflow_or_keras(tagger: path
 
 
 @pytest.mark.slow
-def test_it_has_the_signature_of_a_saved_model(export_kind):
+def test_an_onnx_model_has_the_signature_of_a_saved_model(export_kind):
     onnx, tensorflow = (loading.load(export_kind(MULTIPLE_CHOICE, name)) for name in (ONNX, SAVED_MODEL))
     assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each uses all cores
     for model in (onnx, tensorflow):
@@ -81,7 +81,7 @@ def test_it_has_the_signature_of_a_saved_model(export_kind):
         assert dtypes[0] == dtypes[1]
 
 
-def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_damaged_new_version_does_not_replace_the_old_one(tagger: pathlib.Path, tmp_path: pathlib.Path):
     folder = tmp_path / "m"
     shutil.copytree(tagger / "1", folder / "1")
 
@@ -112,7 +112,7 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
     assert "\n" not in "".join(errors)
 
 
-def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_runtime_with_wrong_batch_answers_is_rejected(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     model = loading.load(str(tagger / "1"))
     model.warm_up()
     run = OnnxPredictor.run
@@ -141,7 +141,7 @@ def test_missing_packages_are_named_and_telemetry_is_disabled_unless_the_user_ch
     assert_refused(r"\[serve\]'; or export the model with --format=onnx", loading.load, str(tmp_path))
 
 
-def test_short_texts_of_several_requests_are_answered_by_one_call(tagger: pathlib.Path, monkeypatch):
+def test_short_texts_of_several_requests_are_computed_in_one_call(tagger: pathlib.Path, monkeypatch):
     model = OnnxPredictor(str(tagger / "1"))
     requests = [exports.to_columns({"text": texts}) for texts in (["a cat"], ["the cat sat", ""])]
     expected = [model.run(columns) for columns in requests]
@@ -188,7 +188,7 @@ def test_a_request_of_too_many_tokens_is_refused_before_all_of_it_is_tokenized(t
         assert client.predict("m", {"instances": [LONG]}).status == 200
 
 
-def test_nobody_waits_for_a_long_text_and_it_is_given_up_with_its_client(tagger: pathlib.Path, monkeypatch):
+def test_a_long_text_delays_nobody_and_is_cancelled_with_its_client(tagger: pathlib.Path, monkeypatch):
     compute, opened, computed = OnnxPredictor.compute, threading.Semaphore(0), list[int]()
 
     def wait(self, rows):

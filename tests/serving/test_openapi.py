@@ -10,7 +10,7 @@ from tests.make import write_text
 from tests.serving.serving_client import Client, running
 
 
-def test_the_description_names_every_model_with_its_limits(exports: pathlib.Path):
+def test_openapi_describes_every_model_with_its_limits(exports: pathlib.Path):
     with running({"answers": exports / "answers"}, max_instances=7) as (_, client):
         description = client.get("/openapi.json").json
     assert {path for path in description["paths"] if path.endswith(":predict")} == {
@@ -24,7 +24,7 @@ def test_the_description_names_every_model_with_its_limits(exports: pathlib.Path
     assert "security" not in description
 
 
-def test_the_description_of_a_guarded_server_asks_for_the_token(exports: pathlib.Path, tmp_path):
+def test_openapi_requires_the_token(exports: pathlib.Path, tmp_path):
     token = write_text(tmp_path / "token", "abc")
     with running({"m": exports / "size"}, token_file=token) as (_, client):
         description = client.get("/openapi.json", Authorization="Bearer abc").json
@@ -42,7 +42,7 @@ def schemathesis(client: Client, *flags: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_server_does_as_its_description_says(exports: pathlib.Path):
+def test_the_server_conforms_to_its_openapi_description(exports: pathlib.Path):
     with running({"size": exports / "size"}, max_instances=20, max_text_bytes=200) as (_, client):
         told = schemathesis(client, "--checks=all", "--max-examples=40")
     assert "No issues found" in told

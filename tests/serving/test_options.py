@@ -5,7 +5,7 @@ import pytest
 from official_bert.serving.options import Options
 
 
-def test_a_folder_alone_goes_by_its_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_model_without_a_name_gets_the_name_of_its_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     models = ["exports/mine", "exports/yours/", "gs://bucket/exports/remote/", "name=exports/other"]
     assert Options(models).folders() == {
         "mine": "exports/mine", "yours": "exports/yours", "remote": "gs://bucket/exports/remote",

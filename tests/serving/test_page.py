@@ -113,7 +113,7 @@ def test_choices_labels_on_pairs_and_numbers_are_tables(page):
     assert answered(page, "size", text="ab").startswith("1,002 (")
 
 
-def test_what_is_written_is_never_read_as_html(page):
+def test_texts_are_never_interpreted_as_html(page):
     for model, fields in (("names", {"text": EVIL}), ("answers", {"question": EVIL, "context": EVIL}),
                           ("endings", {"prompt": "p", "endings": f"{EVIL}\nb\nc\nd"})):  # fmt: skip
         answered(page, model, **fields)
@@ -138,7 +138,7 @@ def read_command(page) -> Any:
     return json.loads(command.replace("'\\''", "'"))
 
 
-def test_hostile_names_are_names(browser, tmp_path: pathlib.Path):
+def test_html_in_model_names_is_escaped(browser, tmp_path: pathlib.Path):
     names = ["__proto__", "constructor", "..", "-", "toString"]  # --model accepts only letters, digits, _, . and -
     inputs = [EVIL, "__proto__", "constructor"]
     models = {name: write_renamed(tmp_path / name, kind=name, inputs=["text"]) for name in names}
@@ -164,7 +164,7 @@ def test_hostile_names_are_names(browser, tmp_path: pathlib.Path):
         page.complaints.clear()
 
 
-def test_the_nearest_of_some_texts_are_shown(browser, tmp_path: pathlib.Path):
+def test_the_nearest_texts_are_shown(browser, tmp_path: pathlib.Path):
     import tensorflow as tf
     from playwright.sync_api import expect
 
@@ -192,7 +192,7 @@ def test_the_nearest_of_some_texts_are_shown(browser, tmp_path: pathlib.Path):
         assert all(number in page.locator("#error").inner_text() for number in ("1001", "1000"))
 
 
-def test_the_command_shown_asks_the_same(page):
+def test_the_displayed_curl_command_sends_the_same_request(page):
     answered(page, "length", text='it\'s $HOME "here" `x` \\')
     page.get_by_text("The same request with curl").click()
     command = page.locator("#curl").inner_text()
@@ -206,7 +206,7 @@ def test_the_command_shown_asks_the_same(page):
 
 
 @pytest.mark.parametrize("model", served_models.ALL)
-def test_the_command_fits_the_model_before_anything_is_written(page, url: str, model: str):
+def test_the_initial_curl_command_fits_the_model(page, url: str, model: str):
     page.get_by_label("Model").select_option(model)
     body = read_command(page)
     answer = Client(url).predict(model, body)
@@ -216,7 +216,7 @@ def test_the_command_fits_the_model_before_anything_is_written(page, url: str, m
     assert """it'\\''s new""" in page.locator("#curl").inner_text()
 
 
-def test_the_page_asks_again_while_a_model_is_being_loaded(browser, exports: pathlib.Path):
+def test_the_page_retries_while_a_model_is_loading(browser, exports: pathlib.Path):
     with running({"size": exports / "size"}, reload_seconds=1000.0) as (server, client):
         versions = dict(server.models["size"].versions)
         server.models["size"].versions.clear()
@@ -233,7 +233,7 @@ def test_the_page_asks_again_while_a_model_is_being_loaded(browser, exports: pat
             page.complaints.clear()  # Chromium's own messages about the status 503
 
 
-def test_a_refusal_is_shown(page):
+def test_rejections_are_shown(page):
     page.get_by_label("Model").select_option("length")
     page.locator("#input-text").fill("!")
     page.get_by_role("button", name="Answer").click()
@@ -245,7 +245,7 @@ def test_a_refusal_is_shown(page):
     assert not page.get_by_role("alert").is_visible()
 
 
-def test_keys_alone_suffice(page):
+def test_the_page_can_be_used_with_the_keyboard(page):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "model"
     page.keyboard.type("names")
@@ -258,7 +258,7 @@ def test_keys_alone_suffice(page):
     assert outline == "solid"
 
 
-def test_all_that_can_be_used_has_a_name(page):
+def test_all_controls_have_accessible_names(page):
     answered(page, "answers", question="who?", context="I am")
     for role in ("combobox", "textbox", "button"):
         for each in page.get_by_role(role).all():
@@ -270,7 +270,7 @@ def test_all_that_can_be_used_has_a_name(page):
 
 @pytest.mark.parametrize("page", [{"width": 360, "height": 740}], indirect=True)
 @pytest.mark.parametrize("model", ["names", "answers", "mask"])
-def test_a_phone_shows_all_without_scrolling_sideways(page, model: str):
+def test_the_page_fits_on_a_phone(page, model: str):
     text = "Anna met Bob " * 10 + "x" * 200 + " [MASK]"
     answered(page, model, **({"question": "who?", "context": text} if model == "answers" else {"text": text}))
     page.get_by_text("The same request with curl").click()
@@ -278,7 +278,7 @@ def test_a_phone_shows_all_without_scrolling_sideways(page, model: str):
     assert page.get_by_role("button", name="Answer").bounding_box()["height"] >= 44  # large enough for a thumb
 
 
-def test_a_server_with_a_token_asks_for_it(browser, exports: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_page_asks_for_the_token(browser, exports: pathlib.Path, tmp_path: pathlib.Path):
     token = make.write_text(tmp_path / "token", "s3cret")
     with (
         running({"size": exports / "size"}, token_file=token) as (_, client),

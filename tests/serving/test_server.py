@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from tests.serving.serving_client import Client, eventually, is_closed, make_request, read_metric, running, sent
 
 
-def test_a_taken_port_is_refused(exports: pathlib.Path):
+def test_a_port_in_use_is_rejected(exports: pathlib.Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -28,7 +28,7 @@ def test_a_taken_port_is_refused(exports: pathlib.Path):
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "2"), ("5", "5")])
-def test_the_threads_that_keep_kernels_for_each_shape_are_few(before: str | None, after: str, monkeypatch):
+def test_the_number_of_inter_op_threads_is_limited(before: str | None, after: str, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", before or "")
     if before is None:
         monkeypatch.delenv("TF_NUM_INTEROP_THREADS")
@@ -46,7 +46,7 @@ def test_the_threads_that_keep_kernels_for_each_shape_are_few(before: str | None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
-def test_a_signal_answers_what_is_under_way_and_ends(exports: pathlib.Path, number: signal.Signals):
+def test_a_signal_stops_the_server_after_pending_requests(exports: pathlib.Path, number: signal.Signals):
     command = [sys.executable, "-m", "official_bert_cli", "serve", f"--model=size={exports / 'size'}", "--port=0"]
     # Without TensorFlow's own messages, which users do not see either.
     quiet = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}

@@ -55,7 +55,7 @@ def test_other_columns_are_chosen_by_number(tmp_path: pathlib.Path):
     assert [each.tags for each in read(path, word_column=1, tag_column="2")[0]] == [("DT",), ("NN", "VBD")]
 
 
-def test_conllu_gives_its_syntactic_words(tmp_path: pathlib.Path):
+def test_syntactic_words_are_read_from_conllu(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.conllu", CONLLU)
     first, second = Sentence(("zu", "dem", "guten Hund"), ("ADP", "DET", "NOUN"), 4), Sentence(("#",), ("SYM",), 9)
     assert read(path) == ([first, second], [])
@@ -79,7 +79,9 @@ def test_real_sentences_are_read(test_data: pathlib.Path):
     ("1\tcat\n", "a.conllu", "line 1: no tag in column 3 of 2"),
     ("cat NOUN\n", "a.conllu", "line 1: no tag in column 3 of 2"),
 ])  # fmt: skip
-def test_a_broken_sentence_is_named_and_the_rest_is_read(text: str, name: str, reason: str, tmp_path: pathlib.Path):
+def test_an_invalid_sentence_is_reported_and_the_rest_is_read(
+    text: str, name: str, reason: str, tmp_path: pathlib.Path
+):
     good = "1\tcat\tcat\tNOUN\n\n" if name.endswith(".conllu") else "a O\nan O\n\nthe O\n"
     path = write_text(tmp_path / name, text + "\n" + good)
     sentences, (problem,) = read(path, known_tags=["O", "NOUN"])
@@ -88,13 +90,13 @@ def test_a_broken_sentence_is_named_and_the_rest_is_read(text: str, name: str, r
 
 
 @pytest.mark.parametrize("column", ["-1", "1", "2"])
-def test_a_lost_tag_is_found_in_every_column(column: str, tmp_path: pathlib.Path):
+def test_a_missing_tag_is_detected_for_every_tag_column(column: str, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.txt", "EU NNP B-ORG\nGaza B-LOC\n\nthe DT O\n")
     (problem,) = read(path, tag_column=column)[1]
     assert problem.startswith(f"{path}, line 2: 2 columns; expected 3")
 
 
-def test_a_file_with_words_alone_has_no_tags(tmp_path: pathlib.Path):
+def test_a_file_with_only_words_has_no_tags(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.txt", "the\ncat\n")
     assert "line 1: column 0 of 1 is both the word and the tag" in refusal(conll.read, path, BadRows())
     assert "1 bad row; the first: " in refusal(conll.read, path, BadRows(SKIP, silent=True))
@@ -159,7 +161,7 @@ def test_files_without_sentences_and_impossible_columns_are_refused(options, mes
     ([("a dog", "DET"), ("the dog", "DET Z")],
      ["line 1: 2 words and 1 tags; expected a tag for each word", "line 2: unknown tag Z; expected one of DET, X, Y"]),
 ])  # fmt: skip
-def test_a_row_whose_words_and_tags_do_not_fit_is_named(rows, problems: list[str]):
+def test_a_row_with_different_numbers_of_words_and_tags_is_reported(rows, problems: list[str]):
     table = [{"words": words, "tags": tags} for words, tags in [*rows, (["a"], ["X"])]]
     bad_rows = KeptRows()
     read_sentences = conll.read_rows(enumerate(table, 1), "a.jsonl", bad_rows, "words", "tags", ["DET", "X", "Y"])

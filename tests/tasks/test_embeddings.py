@@ -31,7 +31,7 @@ OBJECTIVES = [
 
 
 @pytest.mark.parametrize(("text", "options", "objective", "texts"), OBJECTIVES)
-def test_the_columns_say_what_is_learned(text, options, objective, texts, tmp_path):
+def test_the_objective_follows_from_the_columns(text, options, objective, texts, tmp_path):
     task = create_task(tmp_path, text, **options)
     assert task.spec.objective == objective
     examples = task.read(TRAIN, BadRows())
@@ -47,7 +47,7 @@ def test_options_become_settings_of_the_model(tmp_path):
     assert (head.dimensions, head.score_range) == ((4, 2), (0.0, 5.0))
 
 
-def test_what_is_evaluated_is_graded_where_it_has_scores(tmp_path):
+def test_evaluation_data_with_scores_are_evaluated_by_correlation(tmp_path):
     graded = create_task(tmp_path, PAIRS, GRADED, **FIVE)
     assert (graded.best_metric, graded.spec.objective) == ("spearman", "ranking")
     assert [example.score for example in graded.read(DEV, BadRows())] == [1.0, 0.3]
@@ -56,7 +56,7 @@ def test_what_is_evaluated_is_graded_where_it_has_scores(tmp_path):
     assert found.read(DEV, BadRows())[0].texts == ("the cat", "a cat", "a dog")
 
 
-def test_other_names_of_columns_and_texts_to_predict(tmp_path):
+def test_custom_column_names_and_texts_to_predict(tmp_path):
     names = {"text_column": "title", "text_pair_column": "head,body"}
     predict_file = write_text(tmp_path / "p.csv", "title\nx\ny\n")
     task = create_task(tmp_path, "title,head,body\nt,h,b\nu,h,c\n", predict_file=predict_file, **names)
@@ -83,13 +83,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "options", "message"), REFUSED)
-def test_rows_and_options_that_cannot_be_are_said_in_one_line(text, options, message, tmp_path):
+def test_invalid_rows_and_options_are_reported_in_one_line(text, options, message, tmp_path):
     told = refusal(lambda: create_task(tmp_path, text, **options).read(TRAIN, BadRows()))
     assert message in told
     assert "\n" not in told
 
 
-def test_a_retrieval_file_without_answers(tmp_path):
+def test_a_retrieval_file_without_answers_is_rejected(tmp_path):
     task = create_task(tmp_path, PAIRS, "text,text_pair\nthe cat,a cat\nthe dog,\n")
     assert "dev.csv, line 3: an empty text in text_pair" in refusal(task.read, DEV, BadRows())
     assert len(task.read(DEV, BadRows(SKIP, silent=True))) == 1

@@ -26,7 +26,7 @@ def read(task: Task, path: str):
     return read_evaluation_file(json.loads(json.dumps(task.task_spec(16))), path)
 
 
-def test_the_conll_file_of_the_training_is_read(tmp_path: pathlib.Path):
+def test_the_conll_training_file_can_be_evaluated(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "train.txt", "DET a x\nNOUN cat y\n\nDET the x\n")
     options = TaggingOptions(data_dir=str(tmp_path), tag_column="0", word_column=1)
     task, sentences = read(TaggingTask(options), path)
@@ -34,7 +34,7 @@ def test_the_conll_file_of_the_training_is_read(tmp_path: pathlib.Path):
     assert task.metrics([(["DET", "NOUN"], [1.0, 1.0]), (["NOUN"], [1.0])], sentences) == {"accuracy": 2 / 3}
 
 
-def test_the_table_of_tags_of_the_training_is_read(tmp_path: pathlib.Path):
+def test_the_tag_table_of_the_training_can_be_evaluated(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "train.jsonl", '{"words": ["a", "cat"], "ner": ["DET", "NOUN"]}\n')
     task = TaggingTask(TableOptions(train_file=path, text_column="words", label_column="ner"))
     _, (sentence,) = read(task, path)
@@ -57,7 +57,7 @@ def test_files_of_glue_xnli_and_tables_are_read_for_their_tasks(task, name, cont
 
 
 @pytest.mark.parametrize("options", [SquadOptions(n_best_size=3), SquadV2Options(null_score_diff_threshold=0.5)])
-def test_questions_are_read_for_the_version_of_squad(options: SquadOptions, tmp_path: pathlib.Path):
+def test_questions_are_read_for_both_versions_of_squad(options: SquadOptions, tmp_path: pathlib.Path):
     answers = [{"text": "b", "answer_start": 2}]
     paragraph = {"context": "a b", "qas": [{"id": "1", "question": "what ?", "answers": answers}]}
     path = write_text(tmp_path / "dev.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}))
@@ -67,7 +67,7 @@ def test_questions_are_read_for_the_version_of_squad(options: SquadOptions, tmp_
     assert question.text == "what ?"
 
 
-def test_errors_name_no_flags_of_other_commands(tmp_path: pathlib.Path):
+def test_errors_do_not_mention_flags_of_other_commands(tmp_path: pathlib.Path):
     training = write_text(tmp_path / "train.csv", "title,label\na,x\nb,y\n")
     task = TableTask(TableOptions(train_file=training, text_column="title"))
     tags = TaggingTask(TaggingOptions(data_dir=str(tmp_path)), ["DET"])

@@ -84,7 +84,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("row", "problem"), BAD)
-def test_a_bad_row_is_named_or_counted(row, problem, tmp_path, capsys):
+def test_a_bad_row_is_an_error_or_is_counted(row, problem, tmp_path, capsys):
     path, task = write_text(tmp_path / "train.tsv", f"sentence\tlabel\ngood\t1\n{row}\n"), make_task("sst-2", tmp_path)
     assert re.search(f"train.tsv, line 3: {problem}.*--on_bad_row=skip", refusal(task.read, "train", BadRows()))
     bad_rows = BadRows("skip")
@@ -106,7 +106,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("name", "split", "text", "message"), MISFITS)
-def test_files_columns_and_scores_that_do_not_fit_are_named(name, split, text, message, tmp_path):
+def test_invalid_files_columns_and_scores_are_named(name, split, text, message, tmp_path):
     if text is not None:
         write_text(tmp_path / f"{split}.tsv", text)
     assert message in refusal(make_task(name, tmp_path).read, split, BadRows())
@@ -124,7 +124,7 @@ SUBMISSIONS = [
 
 
 @pytest.mark.parametrize(("name", "split", "predictions", "file", "answers"), SUBMISSIONS)
-def test_submissions_have_the_leaderboards_form(name, split, predictions, file, answers, tmp_path):
+def test_submissions_have_the_format_of_the_leaderboard(name, split, predictions, file, answers, tmp_path):
     examples = [TextExample("0", "a", "b"), TextExample("1", "c", "d")]
     paths = make_task(name, tmp_path).write_predictions(str(tmp_path), split, np.array(predictions), examples)
     names = [f"predictions_{split}.tsv", *([file] if file else [])]
@@ -148,20 +148,20 @@ def test_every_task_scores_a_perfect_prediction_best(name, tmp_path):
 @pytest.mark.parametrize(("name", "expected"), [
     ("mrpc", {"accuracy": 3 / 5, "f1": 2 / 3}), ("cola", {"matthews_correlation": 1 / 6, "accuracy": 3 / 5}),
 ])  # fmt: skip
-def test_answers_that_are_partly_right_are_scored_as_by_the_original(name: str, expected: dict, tmp_path):
+def test_partly_correct_answers_are_scored_as_in_the_original(name: str, expected: dict, tmp_path):
     examples = [TextExample("", "a", "b", label) for label in (1, 0, 0, 1, 1)]
     found = make_task(name, tmp_path).metrics(np.eye(2)[[1, 1, 0, 0, 1]], examples)
     assert {score: found[score] for score in expected} == pytest.approx(expected)
 
 
-def test_correlations_are_of_values_and_of_ranks(tmp_path):
+def test_correlations_are_computed_from_values_and_ranks(tmp_path):
     values = [0.0, 1.0, 2.0, 5.0]
     examples = [TextExample("", "a", "b", value) for value in values]
     found = make_task("sts-b", tmp_path).metrics(np.array(values) ** 3, examples)
     assert found == pytest.approx({"pearson": np.corrcoef(values, np.array(values) ** 3)[0, 1], "spearman": 1.0})
 
 
-def test_the_matched_split_decides(tmp_path):
+def test_the_matched_split_selects_the_best_model(tmp_path):
     task = make_task("mnli", tmp_path)
     assert task.eval_splits == ("dev_matched", "dev_mismatched")
     assert task.test_splits == ("test_matched", "test_mismatched")

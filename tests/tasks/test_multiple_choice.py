@@ -55,7 +55,7 @@ def make_task(name: str, folder: pathlib.Path) -> MultipleChoiceTask:
     ("a.tsv", "o\tp\ta\tb\tc\td\t1.0", "line 2: the label is '1.0'"),
     ("a.tsv", "o\tp\ta\t\tc\td\t1", "line 2: ending 1 is empty"),
 ])  # fmt: skip
-def test_a_broken_row_is_named_and_the_rest_is_read(name: str, row: str, reason: str, tmp_path: pathlib.Path):
+def test_an_invalid_row_is_reported_and_the_rest_is_read(name: str, row: str, reason: str, tmp_path: pathlib.Path):
     good, example = GOOD[name]
     path = write_text(tmp_path / name, f"{good}{row}\n{good.removeprefix(HEADER)}")
     examples, (problem,) = read(path)
@@ -88,7 +88,7 @@ def test_files_of_another_layout_and_missing_folders_are_refused(tmp_path: pathl
 
 
 @pytest.mark.parametrize(("path", "count"), [("codah/full_data.tsv", 2776), ("swag/hf_sample_10rows.jsonl", 10)])
-def test_real_sets_are_read_whole(path: str, count: int, test_data: pathlib.Path):
+def test_real_data_sets_are_read_completely(path: str, count: int, test_data: pathlib.Path):
     examples, problems = read(str(test_data / path))
     assert (len(examples), problems) == (count, [])
 
@@ -133,7 +133,7 @@ def test_each_ending_is_packed_with_the_prompt(tokenizer: FastTokenizer):
         assert features.segment_ids[start:end].tolist() == [0] * segments + [1] * (7 - segments)
 
 
-def test_rows_and_columns_of_two_examples_are_told_apart():
+def test_rows_and_columns_of_two_examples_are_distinguished():
     spec, expected = MultipleChoiceSpec(num_choices=2), [Example("a", ("b", "c"), 1), Example("d", ("e", "f"), 0)]
     rows = ("a", ["b", "c"]), ("d", ["e", "f"])
     for x in (rows, list(rows), (["a", "d"], [["b", "c"], ["e", "f"]])):
@@ -146,5 +146,5 @@ def test_rows_and_columns_of_two_examples_are_told_apart():
     ((["a", "b"], [EXAMPLE.endings]), r"x\[1\] has 1 values for 2 examples"),
     ([("a", EXAMPLE.endings[:3])], r"x\[0\] has 3 endings; expected 4"),
 ])  # fmt: skip
-def test_rows_that_are_no_prompt_with_endings_are_named(x, message: str):
+def test_rows_without_a_prompt_and_endings_are_reported(x, message: str):
     assert re.search(message, refusal(MultipleChoiceSpec().examples, x, None))

@@ -46,7 +46,7 @@ def test_a_question_is_read_with_all_its_answers(name: str | int, tmp_path: path
     (entry("bad", is_impossible=True), "--task=squad_v2"),
     (entry("good", ("cat", 4)), "the same id"),
 ])  # fmt: skip
-def test_what_cannot_be_learnt_is_named_and_the_rest_is_read(bad: dict, reason: str, tmp_path: pathlib.Path):
+def test_invalid_questions_are_reported_and_the_rest_is_read(bad: dict, reason: str, tmp_path: pathlib.Path):
     path = write(tmp_path / "a.json", entry("good", ("cat", 4)), bad, entry("also", ("sat", 8)))
     questions, (problem,) = read(path, version_2=False, for_training=True)
     assert [question.id for question in questions] == ["good", "also"]
@@ -54,7 +54,7 @@ def test_what_cannot_be_learnt_is_named_and_the_rest_is_read(bad: dict, reason: 
     assert reason in problem
 
 
-def test_unanswerable_unknown_and_misplaced_answers_are_told_apart(tmp_path: pathlib.Path):
+def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: pathlib.Path):
     entries = entry("none", is_impossible=True), entry("empty"), entry("misplaced", ("dog", 4)), entry("unknown")
     del entries[3]["answers"]
     questions, problems = read(write(tmp_path / "a.json", *entries), version_2=True, for_training=False)
@@ -80,7 +80,9 @@ def test_files_of_another_layout_are_refused(content: str, message: str, tmp_pat
 @pytest.mark.parametrize(("name", "version_2", "count", "impossible"), [
     ("train-v1.1-part.json", False, 11_877, 0), ("dev-v2.0-part.json", True, 1_407, 702),
 ])  # fmt: skip
-def test_every_real_question_can_be_learnt(name, version_2: bool, count: int, impossible: int, test_data: pathlib.Path):
+def test_every_real_question_is_a_valid_training_example(
+    name, version_2: bool, count: int, impossible: int, test_data: pathlib.Path
+):
     questions, problems = read(str(test_data / "squad" / name), version_2=version_2, for_training=True)
     assert (len(questions), sum(question.answers == () for question in questions)) == (count, impossible)
     assert problems == []
@@ -136,7 +138,7 @@ def test_a_bad_question_stops_reading_or_is_counted(tmp_path: pathlib.Path, caps
     ([], r"has no train split; .*train-v1\.1\.json or train-v1\.1\*\.json"),
     (["train-v1.1-a.json", "train-v1.1-b.json"], "several files for the train split"),
 ])  # fmt: skip
-def test_a_folder_without_the_one_file_is_refused(names: list[str], message: str, tmp_path: pathlib.Path):
+def test_a_folder_without_exactly_one_file_is_rejected(names: list[str], message: str, tmp_path: pathlib.Path):
     for name in names:
         write_text(tmp_path / name, "{}")
     assert re.search(message, refusal(squad.SquadTask(SquadOptions(data_dir=str(tmp_path))).read, TRAIN, BadRows()))

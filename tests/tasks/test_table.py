@@ -72,7 +72,7 @@ def test_rows_of_parquet_and_csv_have_their_numbers_as_ids(tmp_path):
     assert [each.id for each in read(path)] == ["2", "5"]
 
 
-def test_only_rows_outside_of_the_training_data_are_named_by_a_column_id(tmp_path):
+def test_the_column_id_is_only_used_outside_of_the_training_data(tmp_path):
     path = write_text(tmp_path / "train.csv", "id,text,label\nq7,a,x\nq9,b,y\n")
     task = make_task(path, eval_file=path)
     assert (task.eval_splits, task.test_splits) == (("dev",), ())
@@ -82,7 +82,7 @@ def test_only_rows_outside_of_the_training_data_are_named_by_a_column_id(tmp_pat
     assert [each.id for each in by_text] == ["2", "3"]
 
 
-def test_a_trained_model_keeps_the_names_of_its_classes(tmp_path):
+def test_a_trained_model_keeps_its_class_names(tmp_path):
     task = make_task(write_text(tmp_path / "train.csv", "text,label\na,1.0\nb,2\n"), labels=["1.0", "2.0"])
     assert [example.label for example in task.read("train", BadRows())] == [0, 1]
     assert task.spec.labels == ("1.0", "2.0")
@@ -147,7 +147,7 @@ _RECORDS = "orient='records', lines=True"
     *(("a.json", json.dumps(each), {}, f"a.json, line 1: .*{_RECORDS}") for each in (_TABLE, _SPLIT, _SCHEMA)),
     ("a.json", '[["a", "x"]]', {}, f"line 1: expected a JSON object, received .* {_RECORDS}"),
 ])  # fmt: skip
-def test_a_broken_file_is_named(name, content, options, message, tmp_path):
+def test_an_invalid_file_is_named(name, content, options, message, tmp_path):
     assert re.search(message, refusal(read, write_text(tmp_path / name, content), **options))
 
 
@@ -231,7 +231,7 @@ def test_texts_for_a_teacher_may_have_empty_labels(tmp_path):
     ({}, ["x", 1, None, ..., float("nan")], ("1", "x"), [1, 0], [3, 4, 5]),
     (MULTI, [["x", "y"], ["x", None], [["y"]], None, [], ""], ("x", "y"), [(0, 1), (), ()], [2, 3, 4]),
 ])  # fmt: skip
-def test_missing_labels_make_no_classes(options, values, classes, labels, lines, tmp_path):
+def test_missing_labels_are_not_classes(options, values, classes, labels, lines, tmp_path):
     rows = [{"text": "a", **({} if value is ... else {"label": value})} for value in values]
     task, bad_rows = make_task(write_rows(tmp_path / "train.jsonl", rows), **options), KeptRows()
     assert task.spec.labels == classes
@@ -239,7 +239,7 @@ def test_missing_labels_make_no_classes(options, values, classes, labels, lines,
     assert [int(re.findall(r"train.jsonl, line (\d+)", each)[0]) for each in bad_rows.problems] == lines
 
 
-def test_a_model_remembers_its_columns_and_what_the_data_call_its_classes(tmp_path):
+def test_the_model_stores_column_names_and_label_names(tmp_path):
     path = write_text(tmp_path / "train.csv", "1,War,Peace\n3,Wall St.,Stocks fall\n")
     given = {**TITLES, "text_pair_column": "body", "label_names": ["World", "Business"]}
     task = make_task(path, **given)
@@ -261,7 +261,7 @@ def test_a_model_remembers_its_columns_and_what_the_data_call_its_classes(tmp_pa
     ("a.csv", "text\n%s\n%s\n"), ("a.tsv", "text\n%s\n%s\n"), ("a.txt", "%s\n%s\n"),
     ("a.jsonl", '{"text": "%s"}\n{"text": "%s"}\n'),
 ])  # fmt: skip
-def test_a_text_longer_than_any_book_is_a_bad_row(name: str, content: str, tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_an_extremely_long_text_is_a_bad_row(name: str, content: str, tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
     path, bad_rows = write_text(tmp_path / name, content % ("a" * 51, "b" * 50)), KeptRows()
     assert [row for _, row in tables.read_rows(path, bad_rows)] == [{"text": "b" * 50}]
@@ -269,7 +269,7 @@ def test_a_text_longer_than_any_book_is_a_bad_row(name: str, content: str, tmp_p
     assert "text has 51 characters; expected at most 50" in problem
 
 
-def test_messages_name_few_columns_and_cut_long_names():
+def test_messages_list_few_columns_and_truncate_long_names():
     assert tables.format_names(["a", "b" * 61]) == f"a, {'b' * 60}..."
     assert tables.format_names([str(number) for number in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
 
@@ -285,7 +285,7 @@ def test_a_wide_table_is_read_in_linear_time(tmp_path):
     assert len(told) < 600
 
 
-def test_cells_of_a_tsv_file_that_are_quoted_as_in_csv_are_counted(tmp_path, capsys):
+def test_csv_quotes_in_tsv_files_are_counted(tmp_path, capsys):
     quoted = 'text\tlabel\na ""b""\tx\n"a ""b"""\tx\n"a" "b"\ty\n"a"\ty\n""""\t""\n"c"",""d"\tx\n'
     path = write_text(tmp_path / "train.tsv", quoted)
     assert [values["text"] for _, values in tables.read_rows(path, BadRows())][1:3] == ['"a ""b"""', '"a" "b"']
@@ -295,14 +295,14 @@ def test_cells_of_a_tsv_file_that_are_quoted_as_in_csv_are_counted(tmp_path, cap
 
 
 @pytest.mark.parametrize("header", ["text,label", " Text ,LABEL"])
-def test_a_header_that_columns_repeats_is_no_row(header, tmp_path, capsys):
+def test_a_header_that_repeats_columns_is_not_a_row(header, tmp_path, capsys):
     path = write_text(tmp_path / "train.csv", f"{header}\na,x\nb,y\n")
     examples = read(path, columns=["text", "label"])
     assert examples == [TextExample("2", "a", None, 0), TextExample("3", "b", None, 1)]
     assert f"note: {path}, line 1 has the column names" in capsys.readouterr().out
 
 
-def test_doubtful_classes_are_listed(tmp_path):
+def test_suspicious_classes_are_listed(tmp_path):
     path = write_text(tmp_path / "train.csv", "text,label\n" + "".join(f"t,{e}\n" for e in ("Hot dog", "hotdog", "x")))
     note = "classes differ only by case, blanks or Unicode normalization: 'Hot dog', 'hotdog'"
     once = "3 of the classes occur once each: 'Hot dog', 'hotdog', 'x'"

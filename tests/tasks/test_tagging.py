@@ -31,14 +31,14 @@ def make_table_task(train_file: str, **options: Any) -> Task:
     ("a B\ncat L\nran O\n", "f1", "scheme BILOU without types"),
     ("a DET\ncat NOUN\n", "accuracy", "the tags (DET, NOUN) do not follow an entity scheme"),
 ])  # fmt: skip
-def test_how_tags_are_scored_is_said(text: str, metric: str, note: str, tmp_path: pathlib.Path):
+def test_a_note_explains_how_tags_are_scored(text: str, metric: str, note: str, tmp_path: pathlib.Path):
     write_text(tmp_path / "train.txt", text)
     task = make_folder_task(tmp_path)
     assert task.best_metric == metric
     assert note in " ".join(task.notes())
 
 
-def test_tags_come_from_a_table(tmp_path: pathlib.Path):
+def test_tags_are_read_from_a_table(tmp_path: pathlib.Path):
     csv = write_text(tmp_path / "a.csv", 'text,label\n"a cat, sat",DET NOUN VERB\na dog,DET NOUN\n')
     task = make_table_task(csv, eval_file=csv, predict_file=csv)
     assert (task.spec.labels, task.eval_splits, task.test_splits) == (("DET", "NOUN", "VERB"), (DEV,), (TEST,))
@@ -50,7 +50,9 @@ def test_tags_come_from_a_table(tmp_path: pathlib.Path):
     assert "a.csv, line 2: no column 'words', 'tags' among 'text', 'label'" in refusal(task.read, DEV, BadRows())
 
 
-def test_a_tag_that_training_lacks_counts_as_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_a_tag_that_is_missing_in_training_counts_as_an_error(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
     write_text(tmp_path / "x-ud-train.conllu", "1\ta\ta\tDET\n2\tcat\tcat\tNOUN\n")
     write_text(tmp_path / "x-ud-train.txt", "a cat")
     write_text(tmp_path / "x-ud-dev.conllu", "1\ta\ta\tDET\n2\tran\tran\tVERB\n")
@@ -60,7 +62,9 @@ def test_a_tag_that_training_lacks_counts_as_wrong(tmp_path: pathlib.Path, capsy
     assert task.metrics([(["DET", "NOUN"], [1.0, 1.0])], sentences) == {"accuracy": 0.5}
 
 
-def test_tags_are_learnt_scored_and_written_for_conlleval(tokenizer: FastTokenizer, tmp_path: pathlib.Path):
+def test_a_tagger_is_trained_scored_and_its_tags_written_for_conlleval(
+    tokenizer: FastTokenizer, tmp_path: pathlib.Path
+):
     write_text(tmp_path / "eng.train", "the O\ncat B-X\n\nsat O\n")
     write_text(tmp_path / "eng.testa", "cat B-X\nran O\n\nunaffable O\n")
     write_text(tmp_path / "eng.testb", "cat B-X\n")
@@ -82,7 +86,7 @@ def test_tags_are_learnt_scored_and_written_for_conlleval(tokenizer: FastTokeniz
     assert all(each.correct for each in task.spec.outcomes(predictions, sentences))
 
 
-def test_words_without_tags_are_predicted_by_a_model_that_is_there(tmp_path: pathlib.Path):
+def test_an_existing_model_predicts_words_without_tags(tmp_path: pathlib.Path):
     write_text(tmp_path / "test.txt", "the\ncat\n")
     task = make_folder_task(tmp_path, ["N", "V"], tag_column="none")
     assert (task.spec.labels, task.eval_splits, task.test_splits) == (("N", "V"), (), (TEST,))
@@ -113,7 +117,7 @@ def test_the_first_piece_of_each_word_is_labelled(tokenizer: FastTokenizer):
     words=st.lists(st.sampled_from(["cat", "unaffable", "sunning", "zzzzzzzzz"]), min_size=1, max_size=30),
     length=st.integers(3, 12),
 )
-def test_every_word_is_tagged_once_and_none_is_cut(words: list[str], length: int, tokenizer: FastTokenizer):
+def test_windows_contain_every_word_once_and_completely(words: list[str], length: int, tokenizer: FastTokenizer):
     windows = split([words], tokenizer, length)
     assert sorted(word for window in windows for word in window.words) == list(range(len(words)))
     for window in windows:
@@ -123,7 +127,7 @@ def test_every_word_is_tagged_once_and_none_is_cut(words: list[str], length: int
             assert window.input_ids[position : position + len(kept)] == kept
 
 
-def test_tags_come_from_the_window_that_owns_the_word(tokenizer: FastTokenizer):
+def test_tags_come_from_the_window_to_which_a_word_belongs(tokenizer: FastTokenizer):
     words = ("the", "unaffable", "cat", "sat", "on", "the", "mat")
     sentences = [Sentence(words, None, 1), Sentence(("dog",), None, 2)]
     spec = TaggingSpec(labels=tuple(f"tag {number}" for number in range(8)))
@@ -148,7 +152,7 @@ def test_sentences_without_tags_have_no_targets(tokenizer: FastTokenizer):
     assert len(features) > 2
 
 
-def test_windows_begin_a_stride_apart_at_whole_words_and_need_room_for_one(tokenizer: FastTokenizer):
+def test_windows_start_at_word_boundaries_one_stride_apart(tokenizer: FastTokenizer):
     letters = tokenizer.convert_tokens_to_ids(list("abcdefgh"))
     windows = split([tuple("abcdefgh")], tokenizer, 6, stride=2)
     assert [window.input_ids[1:-1] for window in windows] == [letters[first : first + 4] for first in (0, 2, 4)]
@@ -156,13 +160,13 @@ def test_windows_begin_a_stride_apart_at_whole_words_and_need_room_for_one(token
 
 
 @pytest.mark.parametrize(("length", "is_truncated"), [(5, False), (4, True)])
-def test_a_word_that_just_fits_is_not_cut(length: int, is_truncated: bool, tokenizer: FastTokenizer):
+def test_a_word_that_just_fits_is_not_truncated(length: int, is_truncated: bool, tokenizer: FastTokenizer):
     """The word un ##aff ##able is between [CLS] and [SEP]."""
     sentences = [Sentence(("unaffable",), None, 1), Sentence(("the", "cat", "sat"), None, 2)]
     assert TaggingSpec().featurize(sentences, tokenizer, length).is_truncated.tolist() == [is_truncated, False]
 
 
-def test_the_margin_of_a_sentence_is_the_least_of_all_its_windows(tokenizer: FastTokenizer):
+def test_the_margin_of_a_sentence_is_the_minimum_over_its_windows(tokenizer: FastTokenizer):
     sentences = [Sentence(tuple("abcdefgh"), None, 1)]
     features = TaggingSpec().featurize(sentences, tokenizer, 6)
     assert len(features) > 1
@@ -181,7 +185,7 @@ def test_expected_tags_are_written_before_predicted_ones(tags, expected: str, tm
     assert pathlib.Path(path).read_text() == f"{expected}\nc\tX{chr(9) + 'X' if tags else ''}\n\n"
 
 
-def test_a_folder_s_files_are_found_by_the_names_of_known_data_sets(tmp_path: pathlib.Path):
+def test_files_are_found_by_the_names_of_known_data_sets(tmp_path: pathlib.Path):
     for name in ("eng.train", "eng.testa", "eng.testb"):
         write_text(tmp_path / name, f"{name} X\nb O\n")
     task = make_folder_task(tmp_path)

@@ -45,6 +45,6 @@ _MAYBE = "language\tgold_label\tsentence1\tsentence2\nzh\tmaybe\ta\tb\n"
     ("test", {"dev": _MAYBE, "bad_rows": BadRows("skip", silent=True)},
      ["xnli.test.tsv has no examples in --language=zh", "1 bad row", "xnli.test.tsv, line 2: unknown label 'maybe'"]),
 ])  # fmt: skip
-def test_what_is_missing_or_wrong_is_named(split, options, fragments, tmp_path):
+def test_missing_and_invalid_files_are_named(split, options, fragments, tmp_path):
     told = refusal(read, tmp_path, split, **options)
     assert [each for each in fragments if each not in told] == []

@@ -52,13 +52,13 @@ def test_the_golden_file_is_what_transformers_gives_now():
         assert golden.compute_ids(case["do_lower_case"], case["strip_accents"]) == case["ids"]
 
 
-def test_an_added_token_has_its_place_in_the_text():
+def test_added_tokens_have_offsets_in_the_text():
     pieces = make_tokenizer(make_casing(added_tokens=ADDED)).tokenize_with_offsets("é [E1] e\u0301<USER>\u0301!")
     expected = [("e", 0, 1), ("[E1]", 2, 6), ("e", 7, 9), ("<user>", 9, 15), ("!", 16, 17)]
     assert pieces == [Piece(*each) for each in expected]
 
 
-def test_an_added_token_at_the_end_of_the_vocabulary_is_no_piece_of_a_word():
+def test_added_tokens_at_the_end_of_the_vocabulary_are_not_word_pieces():
     casing = make_casing(added_tokens=(AddedToken("gpu", special=True, normalized=False),))
     exact = make_tokenizer(casing, FullTokenizer, "gpu")
     assert exact.tokenize("GPU gpu") == ["gp", "##u", "gpu"]
@@ -94,7 +94,7 @@ def test_only_special_tokens_are_searched_in_the_original_text_by_default(value,
     assert parse_added_token(value) == expected
 
 
-def test_words_are_split_into_all_tokens_but_the_added_ones_at_the_end():
+def test_words_are_not_split_into_added_tokens_at_the_end_of_the_vocabulary():
     vocab = {token: number for number, token in enumerate(["a", "[E1]", "b", "[E2]", "[E3]"])}
     added = [AddedToken(f"[E{number}]") for number in (1, 2, 3)]
     assert select_word_pieces(vocab, added, "x") == {"a": 0, "[E1]": 1, "b": 2}

@@ -65,7 +65,7 @@ def test_other_vocabularies_show_their_casing(pieces, is_uncased):
     assert detect_lower_case([*SPECIAL_TOKENS, "[unused1]", "<S>", *pieces])[0] is is_uncased
 
 
-def test_keras_models_take_the_casing_of_their_vocabulary(monkeypatch):
+def test_keras_models_use_the_casing_of_their_vocabulary(monkeypatch):
     vocab = "\n".join("The" if word == "the" else word.upper() for word in WORDS)
     parsed = []
     for module in (exact, text_model):
@@ -89,7 +89,7 @@ def test_keras_constructors_reject_a_casing_that_contradicts_the_vocabulary(word
         assert any(repr(word) in message for word in words)
 
 
-def test_keras_models_accept_a_contradicting_casing_that_a_file_states(tmp_path):
+def test_keras_models_accept_a_contradicting_casing_from_a_file(tmp_path):
     vocab = "\n".join([*SPECIAL_TOKENS, "The", "And"]) + "\n"
     model = official_bert.TextEncoder(tiny_config(vocab_size=7, num_hidden_layers=1), vocab, do_lower_case=UNCASED)
     assert Preprocessor.from_config(model.preprocessor.get_config()).get_config()["do_lower_case"] is True

@@ -148,7 +148,7 @@ def test_pieces_spell_the_word_and_are_the_longest(word, known):
         ("a" * 201, ["[UNK]"]),
     ],
 )
-def test_texts_are_cut_as_in_the_original(text, tokens, vocab_file):
+def test_texts_are_tokenized_as_in_the_original(text, tokens, vocab_file):
     tokenizer = FullTokenizer(vocab_file)
     assert tokenizer.tokenize(text) == tokens
     assert tokenizer.convert_ids_to_tokens(tokenizer.convert_tokens_to_ids(tokens)) == tokens
@@ -168,13 +168,13 @@ def test_lower_case_keeps_accents_on_request():
     assert_refused("strip_accents is true, but do_lower_case is false", BasicTokenizer, False, True)
 
 
-def test_special_tokens_in_text_are_text_unless_asked_for(vocab_file):
+def test_special_tokens_in_text_are_split_by_default(vocab_file):
     tokenizer = FullTokenizer(vocab_file)
     assert "[MASK]" not in tokenizer.tokenize("the [MASK] sat")
     assert tokenizer.tokenize("the [MASK] sat", special_tokens=True) == ["the", "[MASK]", "sat"]
 
 
-def test_what_is_no_text_no_token_and_no_id_is_refused(vocab_file):
+def test_invalid_texts_tokens_and_ids_are_rejected(vocab_file):
     tokenizer = FullTokenizer(vocab_file)
     assert_refused("token 'elephant' is not in the vocabulary", tokenizer.convert_tokens_to_ids, ["elephant"])
     assert_refused("id 5000 is not in the vocabulary", tokenizer.convert_ids_to_tokens, [5000])
@@ -191,7 +191,7 @@ def test_offsets_point_at_the_source(vocab_file):
 
 
 @pytest.mark.parametrize(("name", "casing"), slow_after(2, REAL_VOCABULARIES))
-def test_real_text_is_cut_alike_with_and_without_offsets(name, casing, test_data):
+def test_real_text_has_the_same_tokens_with_and_without_offsets(name, casing, test_data):
     tokenizer = FullTokenizer(str(test_data / "vocab" / name), *casing)
     for path in sorted((test_data / "text").glob("*.txt")):
         for line in path.read_text(encoding="utf-8").splitlines()[:50]:

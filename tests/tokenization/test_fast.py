@@ -72,7 +72,7 @@ def alphabet(casing: Casing) -> FastTokenizer:
 
 @with_code_points
 @pytest.mark.parametrize("casing", slow_after(1, CASINGS))
-def test_every_assigned_code_point_is_cut_exactly(casing, codes):
+def test_every_assigned_code_point_is_tokenized_exactly(casing, codes):
     for contexts in (CONTEXTS + " 中{0}{0}", CONTEXTS_OF_SIGMA):
         assert_exact(alphabet(casing), format_contexts(codes, contexts))
 
@@ -108,20 +108,20 @@ def assert_exact_words(casing: Casing, texts: list[str]) -> None:
 
 @with_code_points
 @pytest.mark.parametrize("casing", CASINGS)
-def test_fast_words_are_the_exact_ones_for_every_code_point(casing, codes):
+def test_fast_words_equal_exact_words_for_every_code_point(casing, codes):
     texts = [CONTEXTS.format(chr(code)) for code in [*codes, 0x378, 0xD800]]
     for start in range(0, len(texts), 2000):
         assert_exact_words(casing, texts[start : start + 2000])
 
 
 @given(st.lists(st.text()), st.sampled_from(CASINGS))
-def test_fast_words_are_the_exact_ones_of_any_text(texts, casing):
+def test_fast_words_equal_exact_words_of_any_text(texts, casing):
     assert_exact_words(casing, texts)
 
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "casing"), slow_after(2, REAL_VOCABULARIES))
-def test_real_text_is_cut_exactly_and_the_fast_way(name, casing, every, test_data, monkeypatch):
+def test_real_text_is_tokenized_exactly_on_the_fast_path(name, casing, every, test_data, monkeypatch):
     tokenizer = FastTokenizer(str(test_data / "vocab" / name), *casing)
     paths = [*sorted((test_data / "text").glob("*.txt")), test_data / "corpus" / "enwiki" / "wiki_00"]
     lines = [line for path in paths for line in path.read_text(encoding="utf-8").split("\n")][::every]
@@ -152,7 +152,7 @@ LONG_WORDS = st.builds(
 
 @given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.sampled_from(CASINGS))
 @settings(max_examples=200)
-def test_any_texts_are_cut_exactly(texts, casing):
+def test_any_texts_are_tokenized_exactly(texts, casing):
     assert_exact(alphabet(casing), texts)
 
 
@@ -224,7 +224,7 @@ def test_odd_lines_of_a_vocabulary_change_nothing(text, casing):
     assert_exact(odd_tokenizer(casing), [text])
 
 
-def test_odd_lines_of_a_vocabulary_leave_the_fast_way_open(monkeypatch):
+def test_odd_lines_of_a_vocabulary_do_not_disable_the_fast_path(monkeypatch):
     texts = ["a b", "a-b", "中文", "[UNK]", "", "a\x0bb"]
     assert find_slow_texts(odd_tokenizer(UNCASED), texts, monkeypatch) == []
 

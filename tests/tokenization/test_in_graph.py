@@ -66,14 +66,14 @@ def assert_ids(pair: types.SimpleNamespace, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("casing", slow_after(1, CASINGS))
-def test_every_assigned_code_point_is_cut_exactly(casing, every):
+def test_every_assigned_code_point_is_tokenized_exactly(casing, every):
     for contexts in (CONTEXTS + " 中{0}{0}", CONTEXTS_OF_SIGMA):
         texts = [contexts.format(chr(code)) for code in (ASSIGNED if every else SOME)]
         assert_ids(alphabet(casing, every), [" ".join(texts[start : start + 32]) for start in range(0, len(texts), 32)])
 
 
 @pytest.mark.parametrize("casing", CASINGS)
-def test_every_code_point_keeps_its_place_and_unassigned_ones_are_letters(casing):
+def test_offsets_are_kept_and_unassigned_code_points_are_letters(casing):
     unassigned = [*range(0x378, sys.maxunicode, 4099), 0x2FA1F, 0x30000, 0xE000, 0xF8FF, 0xFFFE, 0x10FFFF]
     unassigned = [code for code in unassigned if unicodedata.category(chr(code)) in ("Cn", "Co")]
     assert len(unassigned) > 200
@@ -82,7 +82,7 @@ def test_every_code_point_keeps_its_place_and_unassigned_ones_are_letters(casing
     assert_exact(alphabet(casing), ["".join(texts[start : start + 32]) for start in range(0, len(texts), 32)])
 
 
-def test_marks_that_stay_come_in_canonical_order():
+def test_remaining_marks_are_in_canonical_order():
     marks = [chr(code) for code in sorted(STAYING_MARKS)][::3]
     marks += ["\u0301", "\u0323", "\u1dfa", "\u0b3f", "é", "각"]
     assert_exact(alphabet(UNCASED), [f"a{a}{b}{c}b" for a in marks for b in marks for c in marks[::4]])
@@ -90,7 +90,7 @@ def test_marks_that_stay_come_in_canonical_order():
 
 @pytest.mark.parametrize(("name", "casing"), slow_after(1, REAL_VOCABULARIES))
 @pytest.mark.parametrize("lines_each", [60, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_text_of_all_languages_is_cut_exactly(name, casing, lines_each, test_data):
+def test_text_of_all_languages_is_tokenized_exactly(name, casing, lines_each, test_data):
     pair = make_pair(FullTokenizer(str(test_data / "vocab" / name), *casing))
     paths = sorted((test_data / "text").glob("*.txt"))
     assert len(paths) >= 7
@@ -112,7 +112,7 @@ BYTES = st.lists(st.sampled_from([*CHARACTERS, *NO_CHARACTERS]), max_size=8).map
     st.sampled_from(CASINGS),
 )
 @settings(max_examples=200)
-def test_any_texts_and_bytes_are_cut_exactly(texts, casing):
+def test_any_texts_and_bytes_are_tokenized_exactly(texts, casing):
     assert_exact(alphabet(casing), texts)
 
 

@@ -24,7 +24,7 @@ def test_the_size_of_a_rounding_difference_is_printed(capsys: pytest.CaptureFixt
     assert "(1 places, numbers by at most 0.25)" in capsys.readouterr().out
 
 
-def test_flags_of_today_are_given_to_commands_that_list_them(monkeypatch: pytest.MonkeyPatch):
+def test_renamed_flags_are_passed_in_the_form_that_a_command_lists(monkeypatch: pytest.MonkeyPatch):
     flags = "--adam_bias_correction=false --group_by_length --random_seed=7"
     assert baseline.command_line("finetune", flags)[-3:] == flags.split()
     renamed = [["finetune", "--flag_of_tomorrow=1", "--flag_of_today=2"], ["finetune", "--other_of_tomorrow", ""]]

@@ -11,13 +11,13 @@ from official_bert.training.replica_step import accumulate_gradients, apply_grad
 from official_bert.training.replicas import make_length_buckets
 
 
-def test_a_batch_is_cut_into_micro_batches_in_order():
+def test_a_batch_is_split_into_micro_batches_in_order():
     cut_up = split_micro_batches({"a": tf.range(12), "b": (tf.reshape(tf.range(24), (12, 2)),)}, 3)
     assert cut_up["a"].numpy().tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert cut_up["b"][0].shape == (3, 4, 2)
 
 
-def test_the_length_of_a_batch_that_is_cut_may_be_unknown():
+def test_a_batch_of_unknown_length_can_be_split():
     of_any_length = tf.function(
         lambda ids: split_micro_batches(ids, 2), input_signature=[tf.TensorSpec([4, None], tf.int32)]
     )
@@ -25,13 +25,13 @@ def test_the_length_of_a_batch_that_is_cut_may_be_unknown():
         assert of_any_length(tf.zeros((4, length), tf.int32)).shape == (2, 2, length)
 
 
-def test_lengths_of_batches_double_up_to_the_longest_which_is_there_once():
+def test_batch_lengths_double_up_to_the_longest():
     lengths = {length: make_length_buckets(length) for length in (16, 100, 128)}
     assert lengths == {16: (16,), 100: (32, 64, 100), 128: (32, 64, 128)}
 
 
 @pytest.mark.parametrize("count", [3, 2])
-def test_gradients_of_micro_batches_add_up_to_those_of_the_batch_without_the_empty_ones(count: int):
+def test_gradients_of_micro_batches_add_up_and_empty_ones_are_ignored(count: int):
     weight = keras.Variable([1.0, 2.0])
     rows = tf.constant(np.random.default_rng(0).normal(size=(6, 2)), tf.float32)
     numbers = []
@@ -52,7 +52,7 @@ def test_gradients_of_micro_batches_add_up_to_those_of_the_batch_without_the_emp
 
 
 @pytest.mark.parametrize("is_scaled", [False, True])
-def test_an_update_unscales_clips_and_skips_what_is_not_finite(is_scaled: bool):
+def test_an_update_unscales_clips_and_skips_nonfinite_gradients(is_scaled: bool):
     weight = keras.Variable([3.0, 4.0])
     optimizer = BertAdamW(0.1)
     optimizer.build([weight])

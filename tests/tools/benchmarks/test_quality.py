@@ -27,7 +27,7 @@ def shared(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_every_run_has_a_name_of_its_own():
+def test_every_run_has_a_unique_name():
     assert len({run.name for run in quality.list_runs(options())}) == len(quality.list_runs(options())) == 9
 
 
@@ -44,7 +44,7 @@ def test_official_bert_trains_one_phase_from_counted_weights(shared: pathlib.Pat
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_run_is_measured_and_trained_in_its_precision_within_its_budget(shared, monkeypatch, dtype):
+def test_a_run_uses_its_precision_and_stays_within_its_budget(shared, monkeypatch, dtype):
     calls = []
 
     def run_peer(function: str, arguments: dict[str, Any]) -> tuple[float, Any]:
@@ -90,7 +90,7 @@ def test_the_table_has_means_over_the_seeds():
 
 
 @pytest.mark.slow
-def test_every_program_runs_to_its_end_and_the_converted_weights_score_as_their_own_do(tmp_path: pathlib.Path):
+def test_every_program_runs_and_converted_weights_have_the_same_scores(tmp_path: pathlib.Path):
     lines = [
         f"the cat {n} sat on the mat {n * k} . a dog ran .\n" + "\n" * (n == 8) for k in range(40) for n in range(9)
     ]

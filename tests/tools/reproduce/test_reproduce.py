@@ -51,7 +51,7 @@ def parse(run: Run) -> list[Any]:
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("table", TABLES)
-def test_every_run_is_a_command_and_has_a_folder_of_its_own(table: str, scale: str, data_dir: pathlib.Path):
+def test_every_run_is_a_command_with_its_own_folder(table: str, scale: str, data_dir: pathlib.Path):
     all_runs = Experiment(make_options(data_dir, table, scale)).runs()
     assert len({run.folder for run in all_runs}) == len({run.line() for run in all_runs}) == len(all_runs)
     made: set[str] = set()
@@ -109,7 +109,7 @@ def test_the_base_scale_pretrains_as_the_paper_does(data_dir: pathlib.Path):
         assert (options.phase2_learning_rate, options.end_learning_rate) == (None, 0.0)  # one line for both phases
 
 
-def test_scores_are_of_the_best_learning_rate_and_of_the_best_threshold(data_dir: pathlib.Path):
+def test_scores_use_the_best_learning_rate_and_threshold(data_dir: pathlib.Path):
     def score(table: str, column: str) -> float:
         experiment = Experiment(make_options(data_dir, table, "base"))
         return experiment.score(experiment.table.variants[0], column, "1")
@@ -126,7 +126,7 @@ def test_scores_are_of_the_best_learning_rate_and_of_the_best_threshold(data_dir
     assert score("3", "squad_v2") == 81.9
 
 
-def test_tables_share_what_is_equal(data_dir: pathlib.Path):
+def test_tables_share_equal_runs(data_dir: pathlib.Path):
     tables = ("5", "7", "C.2", "figure5")
     runs = {table: list_runs(data_dir, table, "pretrain", "tiny") for table in tables}
     folders = {table: {run.folder for run in runs[table]} for table in tables}
@@ -136,7 +136,7 @@ def test_tables_share_what_is_equal(data_dir: pathlib.Path):
     assert len(runs["5"]) == 2 * 3 + 2 * 2  # BiLSTM on the same model, NSP on the same short
 
 
-def test_a_share_of_the_steps_is_a_checkpoint_that_is_kept(data_dir: pathlib.Path):
+def test_the_checkpoints_that_figure_5_needs_are_saved_and_kept(data_dir: pathlib.Path):
     runs = {run.folder: run for run in Experiment(make_options(data_dir, "figure5", columns=["mrpc"])).runs()}
     taken = []
     for run in runs.values():
@@ -149,7 +149,7 @@ def test_a_share_of_the_steps_is_a_checkpoint_that_is_kept(data_dir: pathlib.Pat
     assert taken == [(16, 400), (16, 800), (16, 1200), (16, 1600), (64, 400)]
 
 
-def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
+def test_tasks_without_data_are_omitted(data_dir: pathlib.Path):
     (data_dir / "glue" / "MNLI" / "train.tsv").unlink()
     experiment = Experiment(make_options(data_dir, "6", heldout_file=[]))
     assert experiment.columns == ["mrpc", "sst-2", "tagging"]
@@ -166,12 +166,12 @@ def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
     ({"random_seeds": ["1", "01"]}, "--random_seeds=1,01: expected different"),  # would be the same run twice
     ({"num_train_steps": 12}, "--num_train_steps is 12; .* multiple of 10"),  # no checkpoint after 0.8 of 12 steps
 ])  # fmt: skip
-def test_numbers_that_no_experiment_has_are_refused(changes: dict[str, object], message: str, data_dir: pathlib.Path):
+def test_invalid_experiment_options_are_rejected(changes: dict[str, object], message: str, data_dir: pathlib.Path):
     assert_refused(message, make_options, data_dir, "figure5", **changes)
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_parts_of_pretraining_are_the_steps_that_are_asked_for(scale: str, data_dir: pathlib.Path):
+def test_pretraining_phases_have_the_requested_steps(scale: str, data_dir: pathlib.Path):
     models = list_runs(data_dir, "figure5", "pretrain", scale, num_train_steps=10, random_seeds=["1"])
     steps = [run.flags["num_train_steps"] + run.flags.get("phase2_num_train_steps", 0) for run in models]
     assert all(number > 0 for number in steps)
@@ -179,7 +179,7 @@ def test_the_parts_of_pretraining_are_the_steps_that_are_asked_for(scale: str, d
     assert {run.flags["save_checkpoints_steps"] for run in models} == {2}
 
 
-def test_a_run_that_is_done_is_skipped_and_one_that_fails_ends_it(tmp_path, monkeypatch):
+def test_finished_runs_are_skipped_and_a_failure_stops_the_experiment(tmp_path, monkeypatch):
     lines: list[str] = []
     code = 0
 
@@ -199,7 +199,7 @@ def test_a_run_that_is_done_is_skipped_and_one_that_fails_ends_it(tmp_path, monk
     assert not (tmp_path / "c").exists()
 
 
-def test_what_a_command_prints_is_kept(tmp_path: pathlib.Path):
+def test_the_output_of_a_command_is_stored(tmp_path: pathlib.Path):
     output = tmp_path / "output.txt"
     output.write_text("before\n")
     code, seconds, _ = runs._call(Run(str(tmp_path), "inspect-records", {"help": True}), str(output))
@@ -217,7 +217,7 @@ runs._call(runs.Run("", "", {}), sys.argv[1])
 """
 
 
-def test_a_command_ends_with_the_process_that_runs_it(tmp_path: pathlib.Path):
+def test_a_command_ends_with_its_parent_process(tmp_path: pathlib.Path):
     output = tmp_path / "output.txt"
     parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(output)], cwd=ROOT)
     while not (output.exists() and output.read_text().endswith("\n")):
@@ -241,7 +241,7 @@ def fake_results(all_runs: Sequence[Run]) -> None:
             write_text(folder / "results.json", json.dumps({"dev": dev}))
 
 
-def test_the_page_has_both_scores_and_is_the_same_again(data_dir: pathlib.Path, monkeypatch, capsys):
+def test_the_page_has_the_scores_of_the_paper_and_is_reproducible(data_dir: pathlib.Path, monkeypatch, capsys):
     def make_page(table: str) -> str:
         __main__.main(make_options(data_dir, table))
         return (data_dir.parent / "out" / f"table_{table}_tiny.md").read_text()
@@ -261,7 +261,7 @@ def test_the_page_has_both_scores_and_is_the_same_again(data_dir: pathlib.Path, 
     assert "-short/seed_1/ckpt-400 " in capsys.readouterr().out
 
 
-def test_differences_count_only_beyond_chance():
+def test_only_significant_differences_count():
     assert find_difference([80.0], [90.0]) == 0
     assert find_difference([80.0, 81.0, 82.0], [80.5, 81.5, 82.5]) == 0
     assert find_difference([80.0, 81.0, 82.0], [90.0, 91.0, 92.0]) == pytest.approx(-10)

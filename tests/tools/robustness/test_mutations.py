@@ -10,11 +10,11 @@ from tests.test_structure import read
 from tools.robustness.mutations import MUTATIONS, UntriedError, judge, run_tests
 
 
-def test_there_are_enough_mutations_and_none_twice():
+def test_there_are_enough_mutations_without_duplicates():
     assert len({(each.path, each.new) for each in MUTATIONS}) == len(MUTATIONS) >= 60
 
 
-def test_each_mutation_changes_one_place_and_names_tests_that_are_there():
+def test_each_mutation_changes_one_place_and_names_existing_tests():
     for mutation in MUTATIONS:
         assert read(ROOT / mutation.path).count(mutation.old) == 1, mutation
         assert mutation.old != mutation.new, mutation
@@ -46,7 +46,7 @@ def test_only_a_test_that_runs_and_fails_catches_a_mutation(module: str, verdict
 
 
 @pytest.mark.usefixtures("few_plugins")
-def test_a_test_that_does_not_end_has_not_been_tried(tmp_path: pathlib.Path):
+def test_a_mutation_whose_tests_time_out_was_not_tried(tmp_path: pathlib.Path):
     write_text(tmp_path / "test_it.py", "import time\n\ndef test_one():\n    time.sleep(60)\n")
     with pytest.raises(UntriedError, match="a test did not end within 1 seconds"):
         run_tests(tmp_path, ["test_it.py"], timeout=1)

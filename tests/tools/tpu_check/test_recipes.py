@@ -11,7 +11,7 @@ from tools.tpu_check import compiler, recipes, steps
 from tools.tpu_check.answers import Compiled, Refused
 
 
-def test_each_phase_of_a_recipe_is_a_step_of_its_own(monkeypatch):
+def test_each_phase_of_a_recipe_is_a_separate_step(monkeypatch):
     monkeypatch.chdir(ROOT)
     recipe_of_tpu = {"v3-8": ("v3:2x2", 256), "v5e-8": ("v5e:2x4", 1024), "v5e-64": ("v5e:8x8", 256)}
     assert {path.name for path in (ROOT / "configs").glob("tpu_*")} == {
@@ -24,7 +24,7 @@ def test_each_phase_of_a_recipe_is_a_step_of_its_own(monkeypatch):
         assert {(phase.train_batch_size, phase.dtype) for phase in phases} == {(batch, "bfloat16")}
 
 
-def test_a_recipe_of_an_unknown_tpu_or_flag_is_refused(tmp_path):
+def test_recipes_with_an_unknown_tpu_or_flag_are_rejected(tmp_path):
     name = "configs/tpu_v9-8.flagfile"
     assert_refused("expected tpu_NAME.flagfile, with NAME one of v3-8", recipes.get_topology, name)
     for content, message in (
@@ -43,7 +43,7 @@ def test_a_recipe_of_an_unknown_tpu_or_flag_is_refused(tmp_path):
     (compiler.OutOfTimeError(), ("-", "-", "-", "not known: out of time"), False),
     (UserError("the compiler itself crashed"), ("-", "-", "-", "not known: the compiler itself crashed"), False),
 ])  # fmt: skip
-def test_what_the_compiler_says_becomes_a_row(answer, row, is_known, monkeypatch):
+def test_compiler_results_become_a_table_row(answer, row, is_known, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(steps, "pretraining_step", lambda *_: (None, 0))
     fake_tpu = mock.Mock(replicas=8, topology="v3:2x2", compile=mock.Mock(side_effect=[answer]))

@@ -122,14 +122,14 @@ def pretraining(config: BertConfig, **changes: Any) -> ReplicaStep:
 
 
 @pytest.mark.slow
-def test_the_step_of_pretraining_without_variables_is_the_step(small_config: BertConfig, real_variables: None):
+def test_the_functional_step_of_pretraining_equals_the_step(small_config: BertConfig, real_variables: None):
     step = pretraining(small_config)
     assert_changes_all_variables(step, small_config)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", names.KINDS)
-def test_the_steps_of_fine_tuning_without_variables_are_the_steps(kind, small_config, real_variables):
+def test_the_functional_steps_of_fine_tuning_equal_the_steps(kind, small_config, real_variables):
     name, task_options = TASKS[kind]
     options = FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
     ((length, training, prediction),), _ = steps.finetuning_steps(small_config, name, options, task_options)
@@ -139,7 +139,7 @@ def test_the_steps_of_fine_tuning_without_variables_are_the_steps(kind, small_co
     assert_changes_all_variables(training, small_config)
 
 
-def test_lengths_are_those_of_a_tpu_the_longest_first(small_config: BertConfig):
+def test_tpu_lengths_are_compiled_longest_first(small_config: BertConfig):
     config = dataclasses.replace(small_config, max_position_embeddings=100)
     options = FineTuningStepOptions("bert_config.json", max_seq_length=100, train_batch_size=BATCH)
     by_length, parameters = steps.finetuning_steps(config, "swag", options, TaskStepOptions())
@@ -153,7 +153,7 @@ def test_lengths_are_those_of_a_tpu_the_longest_first(small_config: BertConfig):
     assert not optimizer.clips_rows
 
 
-def test_packed_records_come_in_the_shapes_of_training(small_config: BertConfig):
+def test_packed_records_have_the_shapes_of_training(small_config: BertConfig):
     step = pretraining(small_config, pack_sequences=True, packed_rows=3, gradient_accumulation_steps=2)
     (features,) = step.arguments(BATCH)
     records = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in feature_specs(BATCH, LENGTH, 3).items()}
@@ -193,7 +193,7 @@ class FakeTpu:
     ], 3),
     (FakeTpu(largest=99, in_time=0), [], 4),
 ])  # fmt: skip
-def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch_that_it_knows(
+def test_a_check_of_fine_tuning_prints_every_length_and_the_largest_batch(
     tpu: FakeTpu, printed: list[str], unknown: int, small_config: BertConfig, tmp_path, monkeypatch, capsys
 ):
     config = dataclasses.replace(small_config, max_position_embeddings=64)
@@ -213,7 +213,7 @@ def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch_that_it
     assert printed or not re.search("per replica fits|does not", output)
 
 
-def test_nothing_is_lowered_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_lowered_after_the_time_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(command, "_check_environment", lambda: None)
     monkeypatch.setattr(compiler, "count_replicas", lambda topology: 8)
     step_compiler = command.StepCompiler("v5e:2x4", time_limit=-1)

@@ -47,11 +47,11 @@ _OUT_OF_MEMORY = {
 }
 
 
-def test_refusal_is_read_from_the_compilers_message():
+def test_out_of_memory_messages_of_the_compiler_are_parsed():
     assert {message: str(answers.parse_refusal(message)) for message in _OUT_OF_MEMORY} == _OUT_OF_MEMORY
 
 
-def test_what_replicas_exchange_is_counted_in_operations_and_bytes():
+def test_exchanges_between_replicas_are_counted_in_operations_and_bytes():
     hlo = """
   %all-reduce.1 = f32[]{:T(128)} all-reduce(%reduce.16), replica_groups={{0,1,2,3}}, to_apply=%region_21.22
   %x = (f32[100,128]{1,0:T(8,128)}, /*index=1*/bf16[3]{0:T(8,128)(2,1)}) all-reduce(%a, %b), to_apply=%add
@@ -61,7 +61,7 @@ def test_what_replicas_exchange_is_counted_in_operations_and_bytes():
     assert answers.parse_collectives(hlo) == [("all-gather", 1, 64), ("all-reduce", 2, 4 + 100 * 128 * 4 + 3 * 2)]
 
 
-def test_statement_says_what_was_found():
+def test_results_are_formatted_as_text():
     compiled = answers.Compiled("TPU v5 lite", 4.5194e12, 4 * 2**30, 2**30, [("all-reduce", 2, 440_500_000)])
     assert str(compiled) == (
         "4.52 TFLOP, peak memory 4.00 GiB (weights and optimizer 1.00), exchanged between replicas: "
@@ -69,7 +69,7 @@ def test_statement_says_what_was_found():
     )
 
 
-def test_small_layouts_say_how_many_chips_a_host_has():
+def test_small_topologies_state_the_chips_per_host():
     assert compiler._host_bounds("v5e:1x1") == {"chips_per_host_bounds": [1, 1, 1]}
     assert compiler._host_bounds("v5e:2x4") == {}
     assert compiler._host_bounds("v4:2x2x1") == {}
@@ -99,7 +99,7 @@ def test_bad_options_are_refused_before_anything_is_compiled(task: str, changes:
     assert_refused(message, check)
 
 
-def test_versions_are_the_same_in_every_list_but_for_tensorflow_and_its_numpy():
+def test_all_requirements_files_pin_the_same_versions_except_tensorflow_and_numpy():
     pins: dict[str, set[str]] = {}
     for path in [ROOT / "constraints.txt", *ROOT.glob("requirements*.txt")]:
         for name, version in re.findall(r"^([\w-]+)==(\S+) *(?:#.*)?$", path.read_text(encoding="utf-8"), re.MULTILINE):
@@ -107,12 +107,12 @@ def test_versions_are_the_same_in_every_list_but_for_tensorflow_and_its_numpy():
     assert {name for name, versions in pins.items() if len(versions) > 1} == {"tensorflow", "tensorflow-tpu", "numpy"}
 
 
-def test_the_compiler_is_stopped_when_its_time_is_over():
+def test_the_compiler_is_stopped_at_the_time_limit():
     with pytest.raises(compiler.OutOfTimeError):
         compiler.compile_step(compiler.LoweredStep(b"", range(0), 0), "v5e:2x4", True, seconds=0.001)
 
 
-def test_a_search_without_time_says_what_it_knows():
+def test_a_search_at_the_time_limit_prints_its_results():
     for known, expected in (
         ({4: True, 8: True}, "16 per replica fits, larger batches were not tried"),
         ({4: True, 8: False}, "8 per replica fits, 16 does not"),
@@ -131,7 +131,7 @@ def test_every_task_can_be_checked():
     assert list(make_variants()) == ["pretraining", *TASK_OPTIONS]
 
 
-def test_loops_calls_and_choices_on_variables_become_functions_of_their_values():
+def test_control_flow_on_variables_becomes_functional():
     first, second = tf.Variable(2.0), tf.Variable([1.0, 2.0])
 
     @tf.function

@@ -28,7 +28,7 @@ def test_the_table_counts_attempts_and_failures():
     ]
 
 
-def test_crashes_hangs_and_errors_are_not_held(tmp_path: pathlib.Path):
+def test_crashes_hangs_and_errors_are_failures(tmp_path: pathlib.Path):
     # The program runs in a separate process because it forks, which is not safe once TensorFlow is running.
     program = f"""
 import os, pathlib, tempfile, time
@@ -61,7 +61,7 @@ for _ in range(2):
     assert not os.listdir(tmp_path)
 
 
-def test_damage_changes_one_file_in_many_ways(tmp_path: pathlib.Path):
+def test_damage_file_changes_one_file_in_various_ways(tmp_path: pathlib.Path):
     kinds = set()
     for number in range(100):
         case = Case("damage", number, 1, tmp_path / str(number), tmp_path)
@@ -74,13 +74,13 @@ def test_damage_changes_one_file_in_many_ways(tmp_path: pathlib.Path):
     assert kinds == {"flip", "cut", "insert", "zero", "empty", "swap", "remove"}
 
 
-def test_attacked_commands_have_the_flags_that_they_are_given():
+def test_attacked_commands_have_the_flags_that_are_passed():
     for command in COMMANDS:
         load(command.name).parse(command.arguments(pathlib.Path("samples"), pathlib.Path("out")))
 
 
 @pytest.mark.slow
-def test_cases_of_every_kind_are_held():
+def test_cases_of_every_kind_pass():
     done = run_python("-m", "tools.robustness.attack", "--seed=1", "--cases=1", "--minutes=0")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     for kind in ("kills", "damage", "requests", "contradictions"):
