@@ -76,9 +76,7 @@ def read_outputs(notebook: Any) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_stored_notebook_outputs_are_reproduced(
-    path: pathlib.Path, installed: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_notebook_outputs_are_up_to_date(path: pathlib.Path, installed: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     import nbclient  # here, since only slow tests have these packages
     import nbformat
 

@@ -54,9 +54,7 @@ def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> str:
 _SWAPPED = [*WORDS[:10], WORDS[11], WORDS[10], *WORDS[12:]]
 
 
-def test_a_vocabulary_that_differs_from_the_checkpoints_is_rejected(
-    pretrained: str, fine_tuned: str, tmp_path: pathlib.Path
-):
+def test_a_vocabulary_unlike_the_checkpoints_is_rejected(pretrained: str, fine_tuned: str, tmp_path: pathlib.Path):
     for folder, words, message in (
         (pretrained, _SWAPPED, r"own.txt is not the vocabulary of .* \(line 11 is 'g' instead of 'f'\)"),
         (pretrained, WORDS[:-2], f"it has {len(WORDS) - 2} tokens instead of {len(WORDS)}.*remove --vocab"),
@@ -76,9 +74,7 @@ def test_unused_tokens_may_differ(tmp_path: pathlib.Path):
     assert "zebra" in read_initial_model(str(tmp_path), LoadOverrides(vocab_file=own)).vocab
 
 
-def test_a_casing_that_differs_from_the_checkpoints_is_rejected(
-    pretrained: str, fine_tuned: str, tmp_path: pathlib.Path
-):
+def test_a_casing_unlike_the_checkpoints_is_rejected(pretrained: str, fine_tuned: str, tmp_path: pathlib.Path):
     assert read_initial_model(pretrained).casing.do_lower_case
     told = refusal(read_initial_model, pretrained, LoadOverrides(do_lower_case=False))
     assert re.search(r"vocab.txt .*--do_lower_case=true.*tokenizer_config.json", told)
@@ -140,9 +136,7 @@ _USED, _UNUSED = "the head is the checkpoint's", "the head is new: train it befo
      ["it is for multi label; the classifier is not used", _UNUSED]),
     ({"labels": ("stars",), "kind": "regression"}, TextRegressor, {}, [_USED]),
 ])  # fmt: skip
-def test_a_classifier_head_is_reused_for_the_same_classes_and_kind(
-    stored, model_class, settings, fragments, tmp_path, capsys
-):
+def test_a_head_is_reused_for_the_same_classes_and_kind(stored, model_class, settings, fragments, tmp_path, capsys):
     model = model_class.from_checkpoint(write_classifier(tmp_path / "hf", **stored), **settings)
     told = capsys.readouterr().out
     assert [each for each in fragments if each not in told] == []

@@ -115,9 +115,7 @@ def test_every_task_is_made_from_its_options(task: str, tmp_path: pathlib.Path):
     ({}, {}, ("other", ["dev"]), "the training data or the vocabulary differ"),
     ({}, {}, ("train", ["other"]), "the evaluation data.* differ.* --do_train"),
 ])  # fmt: skip
-def test_a_run_is_resumed_only_with_the_same_options_and_data(
-    changes, task_changes, digests, message, tmp_path: pathlib.Path
-):
+def test_resuming_needs_the_same_options_and_data(changes, task_changes, digests, message, tmp_path: pathlib.Path):
     first = make_options(task="squad", task_options=SquadOptions(), output_dir=str(tmp_path))
     training.check_resume_compatibility(first, "any", [])
     training.check_resume_compatibility(first, "train", ["dev"])  # nothing has been trained yet

@@ -26,9 +26,7 @@ def test_fit_saving_and_export_have_the_stored_losses_and_answers(name: str, tmp
 
 
 @pytest.mark.parametrize("name", slow_after(1, RUNS))
-def test_the_command_reproduces_the_stored_losses_and_answers(
-    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_finetune_has_the_stored_losses_and_answers(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     make_answers_and_losses.write_files(tmp_path)
     assert_alike(make_answers_and_losses.finetune(name, tmp_path / "run"), golden("finetune.json")[name])

@@ -98,9 +98,7 @@ def test_vectors_of_several_layers_are_normalized_after_concatenation():
 
 
 @pytest.mark.parametrize(("texts", "expected"), [(5, 5), (1, 2), (1000, 128)])  # at least a batch, at most 64 batches
-def test_the_number_of_texts_read_at_a_time_is_limited_by_memory(
-    texts: int, expected: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_number_of_buffered_texts_is_limited_by_memory(texts: int, expected: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(features_module, "_BYTES_AT_A_TIME", texts * 32 * 2 * 8 * 4)
     monkeypatch.setattr(features_module, "_compile_encoder", lambda loaded, layers: None)
     assert FeatureExtractor(LOADED(), [-1, 1], max_seq_length=32, batch_size=2).texts_at_a_time == expected

@@ -149,9 +149,7 @@ def test_overlong_sequences_are_rejected(tiny_config: BertConfig):
     ([1, 1, 1, 0], {"causal": True}, [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0]]),
     ([1, 1, 2, 0], {"packed": True}, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]),
 ])  # fmt: skip
-def test_tokens_of_packed_texts_attend_only_to_their_own_text(
-    attention_ids: list[int], settings: dict[str, bool], expected
-):
+def test_packed_texts_attend_only_to_themselves(attention_ids: list[int], settings: dict[str, bool], expected):
     query, key = np.random.default_rng(0).normal(size=(2, 1, 4, 8)).astype("float32")
     found = np.asarray(AttentionProbabilities(2, **settings)([query, key, np.array([attention_ids], "int32")]))
     np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-6)

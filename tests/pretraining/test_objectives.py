@@ -18,9 +18,7 @@ from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, log_values, 
 
 
 @pytest.mark.slow
-def test_output_without_next_sentence_prediction_does_not_mention_it(
-    make_options, record_files, vocab_file, tmp_path, capsys
-):
+def test_disabled_next_sentence_prediction_is_never_mentioned(make_options, record_files, vocab_file, tmp_path, capsys):
     folder = tmp_path / "run"
     write_manifest(record_files, vocab_file, sentence_objective="none", masking_rates="100/0/0")
     changes = {"num_train_steps": 2, "do_eval": True, "vocab_file": vocab_file}

@@ -50,9 +50,7 @@ def test_a_learning_rate_that_never_reaches_its_peak_is_reported(make_options, c
         assert re.fullmatch(expected, capsys.readouterr().out)
 
 
-def test_init_checkpoint_provides_weights_and_starts_at_step_zero(
-    make_options, shared_run, tmp_path, capsys, eager_steps
-):
+def test_init_checkpoint_sets_weights_and_starts_at_step_zero(make_options, shared_run, tmp_path, capsys, eager_steps):
     pretrain(make_options(init_checkpoint=str(shared_run), num_train_steps=1, learning_rate=1e-9))
     output = capsys.readouterr().out
     assert "  loaded   layer_0_attention_query/kernel\n" in output
@@ -64,7 +62,7 @@ def test_init_checkpoint_provides_weights_and_starts_at_step_zero(
     assert runs.log_values(tmp_path / "run", "step") == [1]
 
 
-def test_init_checkpoint_must_have_the_vocabulary_of_the_records(
+def test_init_checkpoint_needs_the_vocabulary_of_the_records(
     set_up_run, record_files, vocab_file, shared_run, tmp_path
 ):
     initial = shutil.copytree(shared_run, tmp_path / "initial")

@@ -99,9 +99,7 @@ LOCK_FILES = [
 
 
 @pytest.mark.parametrize(("changes", "age", "is_refused"), LOCK_FILES)
-def test_without_flock_a_lock_file_is_valid_while_its_owner_may_be_running(
-    changes, age, is_refused, tmp_path, monkeypatch
-):
+def test_without_flock_a_lock_file_is_valid_while_its_owner_may_run(changes, age, is_refused, tmp_path, monkeypatch):
     def refuse_locks(*_):
         raise OSError(95, "Operation not supported")
 

@@ -72,9 +72,7 @@ NAMES = {
     # A signature whose outputs are no rows.
     ("encoder", {"signature_name": "tokenize", "inputs": ["ab", "c"]}, {"outputs": [97, 98, 99]}),
 ])  # fmt: skip
-def test_responses_have_the_row_or_column_format_of_the_request(
-    client: Client, model: str, request_: Any, expected: Any
-):
+def test_responses_have_the_row_or_column_form_of_requests(client: Client, model: str, request_: Any, expected: Any):
     answer = client.predict(model, request_)
     assert answer.status == 200
     assert (answer.headers["Content-Type"], answer.headers["X-Model-Version"]) == ("application/json", "1")
@@ -243,9 +241,7 @@ def test_a_body_that_does_not_arrive_times_out(exports: pathlib.Path):
     assert b"did not arrive within 0.3 seconds" in answer
 
 
-def test_a_full_queue_rejects_requests_and_the_server_stays_ready(
-    exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_full_queue_rejects_requests_but_stays_ready(exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     opened, run, limits = threading.Event(), SavedModelPredictor.call, dict.fromkeys(("max_queue", "max_instances"), 1)
     with (
         running({"size": exports / "size"}, max_batch_size=1, **limits) as (_, client),

@@ -56,9 +56,7 @@ def _is_answered(client) -> bool:
 @pytest.mark.parametrize(("soft", "hard", "expected", "asked"), [
     (128, 128, 48, []), (4096, 4096, 1000, []), (128, 512, 432, [512]), (128, resource.RLIM_INFINITY, 1000, [1080])
 ])  # fmt: skip
-def test_the_connection_limit_reserves_file_descriptors(
-    soft: int, hard: int, expected: int, asked: list[int], monkeypatch
-):
+def test_max_connections_reserves_file_descriptors(soft: int, hard: int, expected: int, asked: list[int], monkeypatch):
     set_to: list[int] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits[0]))

@@ -79,9 +79,7 @@ def test_real_sentences_are_read(test_data: pathlib.Path):
     ("1\tcat\n", "a.conllu", "line 1: no tag in column 3 of 2"),
     ("cat NOUN\n", "a.conllu", "line 1: no tag in column 3 of 2"),
 ])  # fmt: skip
-def test_an_invalid_sentence_is_reported_and_the_rest_is_read(
-    text: str, name: str, reason: str, tmp_path: pathlib.Path
-):
+def test_an_invalid_sentence_is_reported_and_the_rest_read(text: str, name: str, reason: str, tmp_path: pathlib.Path):
     good = "1\tcat\tcat\tNOUN\n\n" if name.endswith(".conllu") else "a O\nan O\n\nthe O\n"
     path = write_text(tmp_path / name, text + "\n" + good)
     sentences, (problem,) = read(path, known_tags=["O", "NOUN"])

@@ -50,9 +50,7 @@ def test_tags_are_read_from_a_table(tmp_path: pathlib.Path):
     assert "a.csv, line 2: no column 'words', 'tags' among 'text', 'label'" in refusal(task.read, DEV, BadRows())
 
 
-def test_a_tag_that_is_missing_in_training_counts_as_an_error(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_tags_missing_in_training_count_as_errors(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     write_text(tmp_path / "x-ud-train.conllu", "1\ta\ta\tDET\n2\tcat\tcat\tNOUN\n")
     write_text(tmp_path / "x-ud-train.txt", "a cat")
     write_text(tmp_path / "x-ud-dev.conllu", "1\ta\ta\tDET\n2\tran\tran\tVERB\n")
@@ -62,9 +60,7 @@ def test_a_tag_that_is_missing_in_training_counts_as_an_error(
     assert task.metrics([(["DET", "NOUN"], [1.0, 1.0])], sentences) == {"accuracy": 0.5}
 
 
-def test_a_tagger_is_trained_scored_and_its_tags_written_for_conlleval(
-    tokenizer: FastTokenizer, tmp_path: pathlib.Path
-):
+def test_tags_are_learned_scored_and_written_for_conlleval(tokenizer: FastTokenizer, tmp_path: pathlib.Path):
     write_text(tmp_path / "eng.train", "the O\ncat B-X\n\nsat O\n")
     write_text(tmp_path / "eng.testa", "cat B-X\nran O\n\nunaffable O\n")
     write_text(tmp_path / "eng.testb", "cat B-X\n")

@@ -27,9 +27,7 @@ def test_texts_are_compared_without_case_articles_and_punctuation(text: str, nor
     ("cat cat dog", "cat cat cat", 0, 2 / 3, 2 / 3), ("dog", "cat", 0, 0, 0), ("", "cat", 0, 0, 0),
     ("", "", 1, 0, 1), ("the", "a", 1, 0, 1),
 ])  # fmt: skip
-def test_scores_equal_values_computed_by_hand(
-    prediction: str, answer: str, exact: float, f1: float, f1_version_2: float
-):
+def test_scores_equal_hand_computed_values(prediction: str, answer: str, exact: float, f1: float, f1_version_2: float):
     assert squad_scores.exact_match(prediction, answer) == exact
     assert squad_scores.f1(prediction, answer) == pytest.approx(f1)
     assert squad_scores.f1_version_2(prediction, answer) == pytest.approx(f1_version_2)
