@@ -13,7 +13,7 @@ from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
-from official_bert.finetuning.model_card import Evaluation, write_model_card
+from official_bert.finetuning.model_card import CARD_FILE, Evaluation, format_model_card
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.inference.keras_model import KerasRunner
@@ -121,7 +121,8 @@ def evaluate_and_predict(
             }
             contents |= {"warnings": warnings} if warnings else {}
             files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(contents, indent=1) + "\n")
-            card = write_model_card(options.output_dir, task, _card_settings(options), evaluations)
+            card = os.path.join(options.output_dir, CARD_FILE)
+            files.write_text(card, format_model_card(task, _card_settings(options), evaluations))
             print(f"model card, with scores and errors: {card}")
     if options.do_predict:
         for split in task.test_splits:

@@ -1,14 +1,13 @@
 """The model card of a fine-tuning run: scores, errors, settings and limits, in Markdown."""
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.kinds import scores as class_metrics
 from official_bert.kinds.spec import Outcome
 from official_bert.tasks.task import Task
-from official_bert.utils import files, markdown
+from official_bert.utils import markdown
 from official_bert.utils.counting import pluralize
 from official_bert.version import __version__
 
@@ -42,24 +41,14 @@ class Evaluation:
     calibration: Mapping[str, Any] | None = None
 
 
-def write_model_card(
-    folder: str, task: Task, settings: Mapping[str, Any], evaluations: Mapping[str, Evaluation]
-) -> str:
-    """Writes the model card of a run into its folder and returns the path.
+def format_model_card(task: Task, settings: Mapping[str, Any], evaluations: Mapping[str, Evaluation]) -> str:
+    """Returns the text of the model card of a run.
 
     Args:
-        folder: Folder of the run.
         task: The task of the model.
         settings: Options of the run, by name.
         evaluations: Results by split.
     """
-    path = os.path.join(folder, CARD_FILE)
-    files.write_text(path, format_model_card(task, settings, evaluations))
-    return path
-
-
-def format_model_card(task: Task, settings: Mapping[str, Any], evaluations: Mapping[str, Evaluation]) -> str:
-    """Returns the text of the card. The arguments are the same as for `write_model_card`."""
     kind = task.spec.kind.replace("_", " ")
     parts = [
         f"# {markdown.escape(task.title)}",

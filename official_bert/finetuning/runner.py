@@ -126,10 +126,7 @@ def make_run_task(options: Options) -> Task:
     learns_from_teacher_alone = bool(options.teacher) and options.teacher_weight == 1.0
     task = make_task(options.task, task_options, labels, needs_labels=not learns_from_teacher_alone)
     if name := options.metric_for_best_model:
-        if not task.eval_splits:
-            raise UserError(
-                f"--metric_for_best_model needs evaluation data, and {task.name} has none; pass --eval_file"
-            )
+        task.require_evaluation_data("--metric_for_best_model")
         if name not in task.score_names:
             valid = ", ".join(task.score_names)
             raise UserError(f"--metric_for_best_model is {name}; {task.name} has the scores {valid}")
@@ -149,14 +146,9 @@ def _check_splits(options: Options, task: Task) -> None:
 
     A requested decision (calibration, thresholds, minimum confidence) must also suit the kind of task.
     """
-    if options.makes_decisions and not task.eval_splits:
-        raise UserError(
-            f"--calibrate, --thresholds and --min_confidence need evaluation data, and {task.name} has none; a table "
-            "needs --eval_file"
-        )
     task.spec.check_decisions(get_wanted_decisions(options))
-    if options.do_eval and not task.eval_splits:
-        raise UserError(f"--do_eval: {task.name} has no evaluation data; pass --eval_file, or remove --do_eval")
+    if options.do_eval:
+        task.require_evaluation_data("--do_eval")
     if options.do_predict and not task.test_splits:
         raise UserError(
             f"--do_predict: {task.name} has no test data; pass --predict_file, or add the test part to --data_dir"

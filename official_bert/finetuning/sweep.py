@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 
-from official_bert.errors import UserError
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.runner import make_run_task, run
 from official_bert.finetuning.training import get_deciding_score, get_sign
@@ -44,10 +43,7 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
         UserError: If the task has no evaluation data, or a run fails (see `runner.run`).
     """
     task = make_run_task(options)
-    if not task.eval_splits:
-        raise UserError(
-            f"a sweep compares runs by their scores, but {task.name} has no evaluation data; pass --eval_file"
-        )
+    task.require_evaluation_data("a sweep, which compares runs by their scores,")
     deciding, sign = get_deciding_score(task), get_sign(task)
     del task  # frees the rows of a table
     is_chief = make_strategy(options).extended.should_checkpoint  # the worker that writes files

@@ -65,6 +65,17 @@ class Features:
     def __len__(self) -> int:
         return (len(self.splits) - 1) // self.choices
 
+    def group_rows(self, size: int, targets: dict[str, Array], details: dict[str, Array]) -> "Features":
+        """Returns a copy in which `size` rows of one sequence each become one row.
+
+        Args:
+            size: N, the number of sequences in a row of the result.
+            targets: Targets of the new rows.
+            details: Further arrays of the new rows.
+        """
+        is_truncated = np.any(self.is_truncated.reshape(-1, size), axis=1)
+        return dataclasses.replace(self, targets=targets, details=details, choices=size, is_truncated=is_truncated)
+
 
 # The model's outputs for all rows, in order and without padding: a list of R arrays ([C], [], [S, C] or [N]), or a dict
 # of lists if the model has several outputs.

@@ -266,7 +266,9 @@ class KindSpec(abc.ABC):
         Raises:
             UserError: If the kind is not classification with one label per example.
         """
-        raise UserError(f"{self.kind.replace('_', ' ')} has no classes to weigh; remove class_weight")
+        raise UserError(
+            f"class_weight is for models with one label per text, not for {self.kind.replace('_', ' ')}; remove it"
+        )
 
     def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         """Applies --class_weights to the training data.

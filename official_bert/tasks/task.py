@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from official_bert.errors import UserError
 from official_bert.kinds.spec import KindSpec
 from official_bert.tasks.options import RowsOptions, SquadOptions
 from official_bert.utils import files
@@ -65,6 +66,11 @@ class Task(abc.ABC):
     def score_names(self) -> tuple[str, ...]:
         """Names of the scores that can be `best_metric` (see KindSpec.score_names)."""
         return self.spec.score_names
+
+    def require_evaluation_data(self, needed_by: str) -> None:
+        """Raises a UserError if the task has no evaluation data. `needed_by` is the flag that needs them."""
+        if not self.eval_splits:
+            raise UserError(f"{needed_by} needs evaluation data, and {self.name} has none; pass --eval_file")
 
     @property
     def title(self) -> str:

@@ -220,8 +220,7 @@ def mark_one_row_with_both_labels(options):
     ({"metric_for_best_model": "accuracy", "eval_file": None}, "needs evaluation data"),
     ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
     ({"min_confidence": 0.5, "label_kind": "multi_label"}, "--min_confidence requires a task with one label per text"),
-    ({"eval_file": None}, "--do_eval: table has no evaluation data; pass --eval_file"),
-    ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
+    ({"eval_file": None}, "--do_eval needs evaluation data, and table has none; pass --eval_file"),
     ({"balanced_sampling": True, "class_weights": ["1", "5"]}, "--class_weights is 1,5, and --balanced_sampling"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),
 ])  # fmt: skip

@@ -1,4 +1,3 @@
-import pathlib
 import re
 import types
 from typing import Any
@@ -42,7 +41,7 @@ def test_each_class_has_precision_and_recall_and_the_most_common_class_is_the_ba
     assert model_card.compute_class_scores({}) == {}
 
 
-def test_a_card_has_scores_classes_baseline_settings_and_the_most_confident_errors_first(tmp_path: pathlib.Path):
+def test_a_card_has_scores_classes_baseline_settings_and_the_most_confident_errors_first():
     settings = {"init": "model", "learning_rate": 5e-5, "freeze": []}
     lines = format_card(settings, num_truncated=2)
     expected = """# sst-2
@@ -61,9 +60,7 @@ Classes: 0, 1.
     # There is no minimum confidence, so that "answers every text" would be false.
     absent = ("good film", "freeze", "answers every text", "Calibration")
     assert [each for each in absent if each in "\n".join(lines)] == []
-    path = model_card.write_model_card(str(tmp_path), TASK, settings, {})
-    assert path == str(tmp_path / "MODEL_CARD.md")
-    assert "| --learning_rate | 5e-05 |" in pathlib.Path(path).read_text().splitlines()  # without an evaluation
+    assert "| --learning_rate | 5e-05 |" in model_card.format_model_card(TASK, settings, {}).splitlines()
 
 
 def test_a_card_shows_ten_errors_and_two_hundred_characters_of_a_text():

@@ -56,4 +56,4 @@ def test_a_sweep_prefers_the_smallest_value_of_an_error_metric(options, capsys):
 def test_a_sweep_checks_its_task_before_it_creates_a_strategy(options, monkeypatch):
     monkeypatch.setattr(sweep, "make_strategy", lambda _: pytest.fail("a strategy was made"))
     message = refusal(sweep.run_sweep, change(options, random_seeds=["1", "2"], eval_file=None))
-    assert "no evaluation data; pass --eval_file" in message
+    assert "needs evaluation data, and table has none; pass --eval_file" in message

@@ -139,9 +139,6 @@ class MultiLabelSpec(LabelSpec):
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros((1, len(self.labels)), np.float32)}
 
-    def weights_by_class(self, class_weight: Any) -> Array:
-        raise UserError("class_weight is for models with one label per text; remove it, or train without multi_label")
-
     def apply_activation(self, logits: Array) -> Array:
         return np.asarray(1.0 / (1.0 + np.exp(-logits / self.temperature)))
 

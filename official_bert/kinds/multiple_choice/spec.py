@@ -100,13 +100,8 @@ class MultipleChoiceSpec(KindSpec):
         rows = [TextExample("", example.prompt, ending) for example in examples for ending in example.endings]
         features = text_spec.featurize(rows, tokenizer, max_seq_length)
         labels = [example.label for example in examples]
-        return dataclasses.replace(
-            features,
-            targets={} if None in labels else {LABELS: np.array(labels, np.int32)},
-            details={EXAMPLE: np.arange(len(examples))},
-            choices=self.num_choices,
-            is_truncated=np.any(features.is_truncated.reshape(-1, self.num_choices), axis=1),
-        )
+        targets = {} if None in labels else {LABELS: np.array(labels, np.int32)}
+        return features.group_rows(self.num_choices, targets, {EXAMPLE: np.arange(len(examples))})
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Example]) -> Array:
         return softmax(np.asarray(outputs, np.float64).reshape(-1, self.num_choices))

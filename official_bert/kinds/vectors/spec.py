@@ -168,21 +168,13 @@ class VectorSpec(KindSpec):
         if number == 1:
             return features
         scores = [example.score for example in examples]
-        if self.needs_labels and None in scores:
-            targets = {}
-        else:
+        targets, details = {}, {}
+        if not (self.needs_labels and None in scores):
             targets = {LABELS: np.array([0.0 if score is None else score for score in scores], np.float32)}
-        details = {}
         if self.objective == RANKING:
             different = [text for example in examples for text in example.texts]
             details[TEXTS] = np.unique(np.array(different, object), return_inverse=True)[1].reshape(-1, number)
-        return dataclasses.replace(
-            features,
-            targets=targets,
-            details=details,
-            choices=number,
-            is_truncated=np.any(features.is_truncated.reshape(-1, number), axis=1),
-        )
+        return features.group_rows(number, targets, details)
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros(1, np.float32)}
