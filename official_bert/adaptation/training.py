@@ -19,7 +19,7 @@ from official_bert.optimization import distribution
 from official_bert.pretraining.evaluation import evaluate
 from official_bert.pretraining.model_card import write_model_card
 from official_bert.pretraining.options import Options as PretrainingOptions
-from official_bert.pretraining.run import pretrain, set_up
+from official_bert.pretraining.run import PretrainingRun, pretrain
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.runs.training_log import EVAL, GENERAL, read_log
 from official_bert.tokenization.exact import MASK, FullTokenizer
@@ -116,7 +116,7 @@ def write_original_losses(options: Options, texts: Texts, work: str) -> None:
     output_dir = os.path.join(work, "no_run")
     settings = {"output_dir": output_dir, "do_eval": True, "input_file": [record_files.heldout], "eval_steps": 0}
     evaluation = _make_pretraining_options(options, texts, record_files, model_folder, settings)
-    run = set_up(evaluation, distribution.get_strategy(evaluation.strategy))
+    run = PretrainingRun(evaluation, distribution.get_strategy(evaluation.strategy))
     assign_weights(run.pretrainer.model, open_model(model_folder).weights)
     losses = {}
     for name, title, dataset in (

@@ -59,8 +59,8 @@ class HeldOutEvaluation:
         metrics, _ = results[EVAL]
         if self.is_chief:
             folder = os.path.join(self.options.output_dir, "best")
-            best = BestWeights(folder, self.pretrainer.model, self.model_files, self._held_out.fingerprint)
-            if best.keep_if_better(step, metrics["loss"]):
+            model, data = self.pretrainer.model, self._held_out.fingerprint
+            if save_if_best(folder, step, metrics["loss"], model, self.model_files, data):
                 print(f"the best so far, kept in {folder}", flush=True)
         return True
 
@@ -143,43 +143,43 @@ def evaluate(
     return compute_pretraining_metrics(totals), totals
 
 
-class BestWeights:
-    """Saves the weights with the lowest held-out loss so far in a folder of their own.
+def save_if_best(
+    folder: str, step: int, loss: float, model: keras.Model, model_files: dict[str, str], data: int
+) -> bool:
+    """Saves the current weights in a folder of their own if their held-out loss is the lowest so far.
 
     The loss and the fingerprint of the held-out records are saved with the weights, so that losses on different records
     are not compared.
 
     Args:
         folder: The folder.
+        step: Number of steps done.
+        loss: The loss on the held-out records.
         model: The model.
         model_files: Texts of the model's small files, by file name.
         data: Fingerprint of the held-out records.
+
+    Returns:
+        Whether the weights were saved.
     """
+    variable = keras.Variable(loss, dtype="float64", trainable=False, name="loss")
+    saved = {"model": model.variables, "best": [variable, run_checkpoints.create_counter("data", data)]}
+    checkpoints = run_checkpoints.RunCheckpoints(folder, saved, keep=1)
+    if not (math.isfinite(loss) and loss < _find_lowest_loss(checkpoints, step, data)):
+        return False
+    write_model_files(folder, model_files)
+    checkpoints.save(step)
+    return True
 
-    def __init__(self, folder: str, model: keras.Model, model_files: dict[str, str], data: int) -> None:
-        self._folder, self._model_files = folder, model_files
-        self._loss = keras.Variable(0.0, dtype="float64", trainable=False, name="loss")
-        self._data = run_checkpoints.create_counter("data", data)
-        saved = {"model": model.variables, "best": [self._loss, self._data]}
-        self._saved = run_checkpoints.RunCheckpoints(folder, saved, keep=1)
 
-    def keep_if_better(self, step: int, loss: float) -> bool:
-        """Saves the current weights if their `loss` is lower than the saved weights' loss. Returns whether it did."""
-        if not (math.isfinite(loss) and loss < self._lowest(step)):
-            return False
-        write_model_files(self._folder, self._model_files)
-        self._loss.assign(loss)
-        self._saved.save(step)
-        return True
-
-    def _lowest(self, step: int) -> float:
-        try:
-            path = self._saved.find_newest_complete()
-        except UserError:  # Unreadable weights do not count.
-            return math.inf
-        # Weights of a later step were saved before the run was resumed from an earlier one.
-        if path is None or run_checkpoints.parse_step(path) > step:
-            return math.inf
-        source = bundle.open_bundle(path)
-        held = {name: source.read(f"best/{name}/.ATTRIBUTES/VARIABLE_VALUE") for name in ("loss", "data")}
-        return float(held["loss"]) if int(held["data"]) == int(self._data.numpy()) else math.inf
+def _find_lowest_loss(checkpoints: run_checkpoints.RunCheckpoints, step: int, data: int) -> float:
+    try:
+        path = checkpoints.find_newest_complete()
+    except UserError:  # Unreadable weights do not count.
+        return math.inf
+    # Weights of a later step were saved before the run was resumed from an earlier one.
+    if path is None or run_checkpoints.parse_step(path) > step:
+        return math.inf
+    source = bundle.open_bundle(path)
+    held = {name: source.read(f"best/{name}/.ATTRIBUTES/VARIABLE_VALUE") for name in ("loss", "data")}
+    return float(held["loss"]) if int(held["data"]) == data else math.inf

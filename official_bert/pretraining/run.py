@@ -1,10 +1,10 @@
 """Pre-training from the options to the report, in the order of execution. Read this file first.
 
-set_up      checks the options, the records and an earlier start of the run; builds the model, optimizer and step
-restore     loads the weights: the run's checkpoint, --init_checkpoint, counts of the records, or random weights
-train       repeats for each phase: K steps on the devices, then log, evaluation, checkpoint and stop request
-evaluation  evaluates held-out records, during training and at the end
-report      writes run.json and the model card
+PretrainingRun  checks the options, the records and an earlier start; builds the model, optimizer and step
+restore         loads the weights: the run's checkpoint, --init_checkpoint, counts of the records, or random weights
+train           repeats for each phase: K steps on the devices, then log, evaluation, checkpoint and stop request
+evaluation      evaluates held-out records, during training and at the end
+report          writes run.json and the model card
 """
 
 import dataclasses
@@ -16,7 +16,6 @@ from official_bert.checkpoints import run_checkpoints
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.model_files import write_model_files
 from official_bert.errors import UserError
-from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES
 from official_bert.optimization.precision import resolve_dtype, should_jit_compile
@@ -28,7 +27,7 @@ from official_bert.pretraining.monitor import Monitor, Profile
 from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
-from official_bert.runs.run_file import Changes, describe_changes
+from official_bert.runs.run_file import describe_changes
 from official_bert.runs.stop_request import StopRequest
 from official_bert.runs.training_log import EVAL, TrainingLog, read_log
 from official_bert.runs.training_run import open_training_run
@@ -48,108 +47,105 @@ def pretrain(options: Options) -> int:
         UserError: If an option, a file or the output folder cannot be used. Saved checkpoints stay intact.
     """
     with open_training_run(options) as strategy:
-        parts = set_up(options, strategy)
-        options = parts.options
-        restore(parts)
-        if parts.is_chief:
-            if options.do_train and not parts.resumed_from:
-                parts.checkpoints.remove_all()  # unreadable checkpoints of an earlier run: see --begin_anew
-            write_model_files(options.output_dir, parts.model_files)
+        run = PretrainingRun(options, strategy)
+        options = run.options
+        restore(run)
+        if run.is_chief:
+            if options.do_train and not run.resumed_from:
+                run.checkpoints.remove_all()  # unreadable checkpoints of an earlier run: see --begin_anew
+            write_model_files(options.output_dir, run.model_files)
             # If options changed, run.json is written with the next checkpoint: a run killed before keeps the old one.
-            if options.do_train and not (parts.resumed_from and parts.changes):
-                run_metadata.write_run_metadata(options.output_dir, parts.metadata)
-        first_step = parts.pretrainer.step if options.do_train else None
-        log = TrainingLog(options.output_dir if parts.is_chief else None, first_step)
+            if options.do_train and not (run.resumed_from and run.changes):
+                run_metadata.write_run_metadata(options.output_dir, run.metadata)
+        first_step = run.pretrainer.step if options.do_train else None
+        log = TrainingLog(options.output_dir if run.is_chief else None, first_step)
         evaluation = HeldOutEvaluation(
-            options, parts.config, parts.pretrainer, parts.records, parts.model_files, log, parts.is_chief
+            options, run.config, run.pretrainer, run.records, run.model_files, log, run.is_chief
         )
-        if options.do_train and (exit_code := train(parts, log, evaluation)):
+        if options.do_train and (exit_code := train(run, log, evaluation)):
             return exit_code
         if options.do_eval:
             evaluation.evaluate_final_weights()
-        if parts.is_chief:
-            write_report(parts)
+        if run.is_chief:
+            write_report(run)
         return 0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunParts:
-    """The objects that a run consists of."""
+class PretrainingRun:
+    """The objects that a run consists of.
 
-    options: Options
-    strategy: Any
-    config: BertConfig
-    model_files: dict[str, str]  # Contents of the small files next to the checkpoints, by name.
-    records: RunRecords
-    metadata: dict[str, Any]  # The contents of run.json.
-    changes: Changes  # See run_metadata.check_resume_compatibility.
-    pretrainer: Pretrainer
-    data_position: list[Any]  # Variables that are saved with the weights.
-    checkpoints: run_checkpoints.RunCheckpoints
-    resumed_from: str | None  # The checkpoint to resume, or None if the run is new.
-    initial: LoadedModel | None  # The model of --init_checkpoint, unless the run is resumed.
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this process writes the run's files. Only one of several workers, the chief, does."""
-        return bool(self.strategy.extended.should_checkpoint)
-
-
-def set_up(options: Options, strategy: Any) -> RunParts:
-    """Checks the options and files, then builds the model. Mistakes are thus reported within seconds.
+    To create them, it checks the options and files, then builds the model. Mistakes are thus reported within seconds.
 
     Raises:
         UserError: If options or files contradict each other, or the earlier start of the run in the output folder.
+
+    Attributes:
+        strategy: The distribution strategy.
+        is_chief: Whether this process writes the run's files. Only one of several workers, the chief, does.
+        options: The options, with the dtype and the casing of the records filled in.
+        config: The configuration of the model.
+        records: The records to read.
+        resumed_from: The checkpoint to resume, or None if the run is new.
+        initial: The model of --init_checkpoint, unless the run is resumed.
+        model_files: Contents of the small files next to the checkpoints, by name.
+        changes: See run_metadata.check_resume_compatibility.
+        metadata: The contents of run.json.
+        pretrainer: The model in training.
+        data_position: Variables that are saved with the weights.
+        checkpoints: The checkpoints of the run.
     """
-    replicas = strategy.num_replicas_in_sync
-    checks.check_replicas(options, replicas)
-    config = checks.read_config(options)
-    # --dtype=auto is measured once. A resumed run takes the result from run.json.
-    earlier = run_metadata.read_run_metadata(options.output_dir).get("flags", {}).get("dtype")
-    tokens = options.train_batch_size * options.max_seq_length // replicas
-    dtype = resolve_dtype(options.dtype, earlier, strategy, config, tokens)
-    options = dataclasses.replace(options, dtype=dtype)
-    records = RunRecords(options, config, replicas)
-    resumed_from = checks.find_checkpoint(options)
-    steps_done = run_checkpoints.parse_step(resumed_from) if resumed_from else 0
-    phases = [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
-    initial = None
-    if options.init_checkpoint and not resumed_from:
-        initial = initial_checkpoint.open_initial_checkpoint(options, config)
-    options, model_files, changes = checks.check_run(options, config, records, phases, resumed_from, initial)
-    metadata = run_metadata.collect_run_metadata(options, config, strategy, records, phases, changes, steps_done)
-    if phases:
-        checks.warn_of_long_warmup(options)
-    for phase in phases:
-        cost.print_memory_estimate(options, config, replicas, phase, records.rows(phase))
-    pretrainer = Pretrainer(
-        config=config,
-        strategy=strategy,
-        schedule=make_schedule(options),
-        seed=options.random_seed,
-        dtype=DTYPES[options.dtype],
-        jit_compile=should_jit_compile(options.jit_compile, options.dtype, strategy),
-        compile_parts=options.compile_parts and distribution.compiles_parts(strategy),
-        optimizer=options.optimizer,
-        optimizer_settings=options.optimizer_settings,
-        next_sentence=options.next_sentence_prediction,
-        frozen=options.freeze,
-        micro_batches=options.gradient_accumulation_steps,
-        rematerialize=options.rematerialize,
-        skip_nonfinite=options.on_nonfinite == "skip",
-        packed=options.pack_sequences,
-        times_input=not options.deterministic,
-    )
-    metadata["parameters"] = pretrainer.model.count_params()
-    data_position = run_checkpoints.create_data_position()
-    checkpoints = run_checkpoints.RunCheckpoints(
-        options.output_dir, {**pretrainer.variables, "place": data_position}, options.keep_checkpoint_max
-    )
-    return RunParts(
-        options=options, strategy=strategy, config=config, model_files=model_files, records=records, metadata=metadata,
-        changes=changes, pretrainer=pretrainer, data_position=data_position, checkpoints=checkpoints,
-        resumed_from=resumed_from, initial=initial,
-    )  # fmt: skip
+
+    def __init__(self, options: Options, strategy: Any) -> None:
+        self.strategy = strategy
+        self.is_chief = bool(strategy.extended.should_checkpoint)
+        replicas = strategy.num_replicas_in_sync
+        checks.check_replicas(options, replicas)
+        self.config = config = checks.read_config(options)
+        # --dtype=auto is measured once. A resumed run takes the result from run.json.
+        earlier = run_metadata.read_run_metadata(options.output_dir).get("flags", {}).get("dtype")
+        tokens = options.train_batch_size * options.max_seq_length // replicas
+        dtype = resolve_dtype(options.dtype, earlier, strategy, config, tokens)
+        options = dataclasses.replace(options, dtype=dtype)
+        self.records = RunRecords(options, config, replicas)
+        self.resumed_from = checks.find_checkpoint(options)
+        steps_done = run_checkpoints.parse_step(self.resumed_from) if self.resumed_from else 0
+        phases = [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
+        self.initial: LoadedModel | None = None
+        if options.init_checkpoint and not self.resumed_from:
+            self.initial = initial_checkpoint.open_initial_checkpoint(options, config)
+        options, self.model_files, self.changes = checks.check_run(
+            options, config, self.records, phases, self.resumed_from, self.initial
+        )
+        self.options = options
+        self.metadata = run_metadata.collect_run_metadata(
+            options, config, strategy, self.records, phases, self.changes, steps_done
+        )
+        if phases:
+            checks.warn_of_long_warmup(options)
+        for phase in phases:
+            cost.print_memory_estimate(options, config, replicas, phase, self.records.rows(phase))
+        self.pretrainer = Pretrainer(
+            config=config,
+            strategy=strategy,
+            schedule=make_schedule(options),
+            seed=options.random_seed,
+            dtype=DTYPES[options.dtype],
+            jit_compile=should_jit_compile(options.jit_compile, options.dtype, strategy),
+            compile_parts=options.compile_parts and distribution.compiles_parts(strategy),
+            optimizer=options.optimizer,
+            optimizer_settings=options.optimizer_settings,
+            next_sentence=options.next_sentence_prediction,
+            frozen=options.freeze,
+            micro_batches=options.gradient_accumulation_steps,
+            rematerialize=options.rematerialize,
+            skip_nonfinite=options.on_nonfinite == "skip",
+            packed=options.pack_sequences,
+            times_input=not options.deterministic,
+        )
+        self.metadata["parameters"] = self.pretrainer.model.count_params()
+        self.data_position = run_checkpoints.create_data_position()
+        variables = {**self.pretrainer.variables, "place": self.data_position}
+        self.checkpoints = run_checkpoints.RunCheckpoints(options.output_dir, variables, options.keep_checkpoint_max)
 
 
 def make_schedule(options: Options) -> PhasedSchedule:
@@ -168,7 +164,7 @@ def make_schedule(options: Options) -> PhasedSchedule:
     return PhasedSchedule(schedules)
 
 
-def restore(parts: RunParts) -> None:
+def restore(run: PretrainingRun) -> None:
     """Loads the weights into the model, from the first available of several places (see the comment below).
 
     Raises:
@@ -181,21 +177,21 @@ def restore(parts: RunParts) -> None:
     # 3. --init_checkpoint.
     # 4. Initial weights computed from token counts of the records.
     # 5. Random weights, which the model has already. They are not evaluated.
-    options, pretrainer = parts.options, parts.pretrainer
-    if parts.resumed_from:
-        _restore_checkpoint(parts, parts.resumed_from)
-    distribution.check_same_step(parts.strategy, pretrainer.step, options.output_dir)
-    if parts.resumed_from:
-        print(f"resuming from {parts.resumed_from}, step {pretrainer.step:,}")
-    elif parts.initial is not None:
+    options, pretrainer = run.options, run.pretrainer
+    if run.resumed_from:
+        _restore_checkpoint(run, run.resumed_from)
+    distribution.check_same_step(run.strategy, pretrainer.step, options.output_dir)
+    if run.resumed_from:
+        print(f"resuming from {run.resumed_from}, step {pretrainer.step:,}")
+    elif run.initial is not None:
         print(f"weights from {options.init_checkpoint}:")
-        lines = initial_checkpoint.assign_initial_weights(pretrainer.model, parts.initial, options.init_allow)
-        print("\n".join([*(f"note: {note}" for note in parts.initial.notes), *lines]), flush=True)
-        parts.initial.weights.clear()  # Frees their memory for the run.
+        lines = initial_checkpoint.assign_initial_weights(pretrainer.model, run.initial, options.init_allow)
+        print("\n".join([*(f"note: {note}" for note in run.initial.notes), *lines]), flush=True)
+        run.initial.weights.clear()  # Frees their memory for the run.
     elif options.init_from_records and options.do_train:
-        records, seed = parts.records.training(options.phases[0]), options.random_seed
+        records, seed = run.records.training(options.phases[0]), options.random_seed
         summary = corpus_initialization.initialize_from_records(
-            pretrainer.model, parts.config, records, seed, options.next_sentence_prediction
+            pretrainer.model, run.config, records, seed, options.next_sentence_prediction
         )
         print(summary, flush=True)
     elif not options.do_train:
@@ -205,70 +201,70 @@ def restore(parts: RunParts) -> None:
         )
 
 
-def _restore_checkpoint(parts: RunParts, checkpoint: str) -> None:
+def _restore_checkpoint(run: PretrainingRun, checkpoint: str) -> None:
     """Restores the run's checkpoint, without variables that an evaluation or changed options do not need."""
     unwanted: set[str] = set()
-    if not parts.options.do_train:
+    if not run.options.do_train:
         unwanted = {"optimizer", "loss_scale", "place"}
-    elif {"optimizer", "freeze"} & parts.changes.keys():
+    elif {"optimizer", "freeze"} & run.changes.keys():
         print("the optimizer's moments start from 0")
         unwanted = {"optimizer"}
-    if "float16" in parts.changes.get("dtype", ()):
+    if "float16" in run.changes.get("dtype", ()):
         unwanted.add("loss_scale")
-    parts.checkpoints.restore(checkpoint, unwanted)
+    run.checkpoints.restore(checkpoint, unwanted)
     if "optimizer" in unwanted:
-        parts.pretrainer.optimizer.iterations.assign(run_checkpoints.parse_step(checkpoint))
+        run.pretrainer.optimizer.iterations.assign(run_checkpoints.parse_step(checkpoint))
 
 
-def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> int:
+def train(run: PretrainingRun, log: TrainingLog, evaluation: HeldOutEvaluation) -> int:
     """Trains up to the last step. Returns 0, or the process's exit code if a signal stopped the training."""
-    options, pretrainer = parts.options, parts.pretrainer
-    if parts.resumed_from:
-        changes = describe_changes(parts.changes, run_metadata.CHANGE_DESCRIPTIONS)
-        notice = f"resumed from {os.path.basename(parts.resumed_from)}{f' with changes: {changes}' if changes else ''}"
+    options, pretrainer = run.options, run.pretrainer
+    if run.resumed_from:
+        changes = describe_changes(run.changes, run_metadata.CHANGE_DESCRIPTIONS)
+        notice = f"resumed from {os.path.basename(run.resumed_from)}{f' with changes: {changes}' if changes else ''}"
         log.note(pretrainer.step, notice)
-    if parts.is_chief:
-        parts.checkpoints.remove_unfinished()
+    if run.is_chief:
+        run.checkpoints.remove_unfinished()
     if pretrainer.step >= options.total_steps:
         print(f"nothing to train: all {pluralize(options.total_steps, 'step')} are done")
         return 0
-    monitor = Monitor(options, parts.config, pretrainer, parts.records, log, parts.is_chief)
-    with StopRequest(parts.strategy) as stop:
+    monitor = Monitor(options, run.config, pretrainer, run.records, log, run.is_chief)
+    with StopRequest(run.strategy) as stop:
         # A run may have been stopped between a step and its evaluation. Only the chief has the log, but all workers
         # must evaluate together.
         if _is_evaluated(options, pretrainer.step):
-            is_missing = parts.is_chief and all(
+            is_missing = run.is_chief and all(
                 line["step"] != pretrainer.step for line in read_log(options.output_dir, EVAL)
             )
-            is_missing_anywhere = distribution.mean_over_workers(parts.strategy, float(is_missing)) > 0
+            is_missing_anywhere = distribution.mean_over_workers(run.strategy, float(is_missing)) > 0
             if is_missing_anywhere and not evaluation.evaluate_checkpoint(stop.is_pending):
                 return _report_stop(pretrainer.step, stop)
         for phase in options.phases:
             if pretrainer.step < phase.last_step:
-                with parts.records.training(phase).explain_damage():
-                    exit_code = _train_phase(parts, phase, monitor, evaluation, stop)
+                with run.records.training(phase).explain_damage():
+                    exit_code = _train_phase(run, phase, monitor, evaluation, stop)
                 if exit_code:
                     return exit_code
     return 0
 
 
 def _train_phase(
-    parts: RunParts, phase: Phase, monitor: Monitor, evaluation: HeldOutEvaluation, stop: StopRequest
+    run: PretrainingRun, phase: Phase, monitor: Monitor, evaluation: HeldOutEvaluation, stop: StopRequest
 ) -> int:
-    options, pretrainer, records = parts.options, parts.pretrainer, parts.records.training(phase)
+    options, pretrainer, records = run.options, run.pretrainer, run.records.training(phase)
     step = pretrainer.step
     print(
-        f"training {parts.metadata['parameters']:,} parameters from step {step:,} to {phase.last_step:,}, "
-        f"batches of {phase.train_batch_size} x {phase.max_seq_length} on {', '.join(parts.metadata['devices'])}",
+        f"training {run.metadata['parameters']:,} parameters from step {step:,} to {phase.last_step:,}, "
+        f"batches of {phase.train_batch_size} x {phase.max_seq_length} on {', '.join(run.metadata['devices'])}",
         flush=True,
     )
     if records.damaged:
         monitor.log.note(step, f"skipped {pluralize(records.damaged, 'damaged record')} of phase {phase.number}")
     # The saved position is valid for one phase and one set of files. Other records are read from the start.
-    saved_phase, saved_position, fingerprint = (int(each.numpy()) for each in parts.data_position)
+    saved_phase, saved_position, fingerprint = (int(each.numpy()) for each in run.data_position)
     position = saved_position if (saved_phase, fingerprint) == (phase.number, records.fingerprint) else 0
-    data = records.training_batches(phase.train_batch_size, options.random_seed, position, parts.records.packing(phase))
-    batches = iter(parts.strategy.experimental_distribute_dataset(data))
+    data = records.training_batches(phase.train_batch_size, options.random_seed, position, run.records.packing(phase))
+    batches = iter(run.strategy.experimental_distribute_dataset(data))
     retune_allocator()
     profile = Profile(options.profile_steps, options.output_dir)
     monitor.start_interval(step)
@@ -284,7 +280,7 @@ def _train_phase(
         seconds, processor_seconds = time.monotonic() - since, time.process_time() - used
         profile.at(step)
         if is_compiled:  # The first call compiles, so its duration is not representative.
-            seconds_per_step = distribution.mean_over_workers(parts.strategy, seconds / (step - first))
+            seconds_per_step = distribution.mean_over_workers(run.strategy, seconds / (step - first))
         monitor.check_finite(sums, first, step, position, phase, records)
         monitor.add(sums, step - first, seconds, processor_seconds, is_compiled)
         is_compiled = True
@@ -302,7 +298,7 @@ def _train_phase(
         # be needed.
         is_changed = monitor.skipped_in_a_row < step - saved_at
         if (saving or stopping) and (is_changed or step == phase.last_step):
-            _save(parts, step, (phase.number, position, records.fingerprint))
+            _save(run, step, (phase.number, position, records.fingerprint))
             saved_at = step
         if stopping:
             profile.stop()
@@ -346,19 +342,19 @@ def _is_evaluated(options: Options, step: int) -> bool:
     return step % options.eval_steps == 0 or step in {phase.last_step for phase in options.phases}
 
 
-def _save(parts: RunParts, step: int, data_position: tuple[int, int, int]) -> None:
-    if not parts.is_chief:
+def _save(run: PretrainingRun, step: int, data_position: tuple[int, int, int]) -> None:
+    if not run.is_chief:
         return
-    for variable, value in zip(parts.data_position, data_position, strict=True):
+    for variable, value in zip(run.data_position, data_position, strict=True):
         variable.assign(value)
-    print(f"saved {parts.checkpoints.save(step)}", flush=True)
-    if parts.changes:
-        run_metadata.write_run_metadata(parts.options.output_dir, parts.metadata)
+    print(f"saved {run.checkpoints.save(step)}", flush=True)
+    if run.changes:
+        run_metadata.write_run_metadata(run.options.output_dir, run.metadata)
 
 
-def write_report(parts: RunParts) -> None:
+def write_report(run: PretrainingRun) -> None:
     """Writes the model card and run.json at the end of a run."""
-    options, metadata = parts.options, parts.metadata
+    options, metadata = run.options, run.metadata
     if not options.do_train:  # An evaluation keeps the description of the training.
         before = run_metadata.read_run_metadata(options.output_dir)
         metadata = {**metadata, **before, "evaluation_data": metadata["evaluation_data"]}

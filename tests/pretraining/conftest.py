@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from official_bert.optimization.distribution import get_strategy
-from official_bert.pretraining.run import pretrain, set_up
+from official_bert.pretraining.run import PretrainingRun, pretrain
 from tests.make import tiny_config, write_text
 from tests.pretraining.pretraining_runs import options_for, random_record, write_records
 
@@ -50,7 +50,7 @@ def eager_steps(monkeypatch):
 @pytest.fixture
 def set_up_run(make_options):
     """Sets up a run, without a step, from the arguments of `make_options`."""
-    return lambda **changes: set_up(make_options(**changes), get_strategy("one_device"))
+    return lambda **changes: PretrainingRun(make_options(**changes), get_strategy("one_device"))
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.optimization.distribution import get_strategy
-from official_bert.pretraining.evaluation import BestWeights, evaluate
+from official_bert.pretraining.evaluation import evaluate, save_if_best
 from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.train_step import SUMS
 from official_bert.runs.training_log import read_log
@@ -18,7 +18,7 @@ def test_best_weights_are_compared_with_the_loss_saved_with_them(tmp_path):
     model = mock.Mock(variables=[keras.Variable(1.0, name="weight")])
 
     def keep(data: int, step: int, loss: float) -> bool:
-        return BestWeights(str(tmp_path / "best"), model, {}, data).keep_if_better(step, loss)
+        return save_if_best(str(tmp_path / "best"), step, loss, model, {}, data)
 
     assert keep(1, 5, 1.0)
     assert not keep(1, 10, 2.0)
