@@ -93,11 +93,19 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         index = self._get_variable_index(variable)
         learning_rate = learning_rate * self._rate_factor(index)
-        mean, square = self._update_moments(index, gradient)
-        update = mean / (ops.sqrt(square) + self.epsilon)
+        mean = self.beta_1 * self._means[index] + (1.0 - self.beta_1) * gradient
+        square = self.beta_2 * self._squares[index] + (1.0 - self.beta_2) * ops.square(gradient)
+        self.assign(self._means[index], mean)
+        self.assign(self._squares[index], square)
+        mean_correction, square_correction = self._bias_corrections()
+        update = (mean / mean_correction) / (ops.sqrt(square / square_correction) + self.epsilon)
         if self._use_weight_decay(variable):
-            update = update + self.weight_decay_rate * variable
+            update = self._scale_update(variable, update + self.weight_decay_rate * variable)
         self.assign_sub(variable, learning_rate * update)
+
+    def _scale_update(self, variable: Any, update: Any) -> Any:
+        """Scales the update of a variable with weight decay, before it is multiplied by the learning rate."""
+        return update
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         # Keras' hook that updates all variables. The kernel would ignore the update_step of other subclasses.
@@ -131,15 +139,6 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
     def _rate_factor(self, index: int) -> float:
         """Returns the learning rate multiplier of the variable with this index."""
         return 1.0
-
-    def _update_moments(self, index: int, gradient: Any) -> tuple[Any, Any]:
-        """Updates the two moments of the variable with this index. Returns them with bias correction if enabled."""
-        mean = self.beta_1 * self._means[index] + (1.0 - self.beta_1) * gradient
-        square = self.beta_2 * self._squares[index] + (1.0 - self.beta_2) * ops.square(gradient)
-        self.assign(self._means[index], mean)
-        self.assign(self._squares[index], square)
-        mean_correction, square_correction = self._bias_corrections()
-        return mean / mean_correction, square / square_correction
 
     def _bias_corrections(self) -> list[Any]:
         """Returns the divisors of both moments: 1 - beta ** t, or 1 without bias correction.
@@ -209,14 +208,8 @@ class Lamb(BertAdamW):
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any) -> None:
         super().__init__(learning_rate=learning_rate, name=name, **{"adam_bias_correction": True, **kwargs})
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        index = self._get_variable_index(variable)
-        mean, square = self._update_moments(index, gradient)
-        update = mean / (ops.sqrt(square) + self.epsilon)
-        if self._use_weight_decay(variable):
-            update = update + self.weight_decay_rate * variable
-            update = compute_trust_ratio(variable, update) * update
-        self.assign_sub(variable, learning_rate * update)
+    def _scale_update(self, variable: Any, update: Any) -> Any:
+        return compute_trust_ratio(variable, update) * update
 
 
 def compute_trust_ratio(weights: Any, update: Any) -> Any:
