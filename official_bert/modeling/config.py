@@ -1,7 +1,6 @@
 """The sizes and rates of a BERT model, as in the original's bert_config.json."""
 
 import dataclasses
-import difflib
 import json
 import os
 from typing import Any
@@ -10,6 +9,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.choices import HUB_MODELS, MINIATURES
 from official_bert.utils import files
 from official_bert.utils.configs import get_packaged_path
+from official_bert.utils.counting import suggest
 
 # The Chinese and multilingual releases have these keys, which the original's code does not read.
 IGNORED_KEYS = frozenset(
@@ -138,9 +138,8 @@ class BertConfig:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known and key not in IGNORED_KEYS:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"
-                raise UserError(f"unknown key {key!r} in the model configuration; {hint}")
+                hint = suggest(key, known) or f"; the keys are {', '.join(known)}"
+                raise UserError(f"unknown key {key!r} in the model configuration{hint}")
         if "vocab_size" not in values:
             raise UserError("the model configuration has no vocab_size; add the number of lines of vocab.txt")
         if "hidden_act" in values:

@@ -11,7 +11,7 @@ from keras import ops
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import Dropout
-from official_bert.modeling.initialization import initializer, layer_norm
+from official_bert.modeling.initialization import layer_norm, seeded_normal
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -162,7 +162,7 @@ def embed(
     """
 
     def table(layer: type[keras.Layer], name: str, *sizes: int) -> keras.Layer:
-        return layer(*sizes, initializer(config, seed, name), name=name, dtype=dtype)
+        return layer(*sizes, seeded_normal(config.initializer_range, seed, name), name=name, dtype=dtype)
 
     width = config.hidden_size
     words = table(WordEmbedding, layer_names.WORD_EMBEDDINGS, config.vocab_size, width)

@@ -9,17 +9,6 @@ import keras
 from official_bert.modeling.config import BertConfig
 
 
-def initializer(config: BertConfig, seed: int | None, name: str) -> keras.initializers.Initializer:
-    """Returns the initializer of all matrices of BERT: a truncated normal with standard deviation initializer_range.
-
-    Args:
-        config: Sizes of the model.
-        seed: Seed of the model. None draws a random seed.
-        name: Name of the layer, on which the initial weights depend.
-    """
-    return seeded_normal(config.initializer_range, seed, name)
-
-
 def seeded_normal(stddev: float, seed: int | None, name: str) -> keras.initializers.Initializer:
     """Returns an initializer that draws from a normal distribution, truncated at two standard deviations.
 
@@ -43,7 +32,7 @@ def dense(units: int, name: str, config: BertConfig, seed: int | None, dtype: An
         dtype: Keras dtype policy of the layer.
         activation: Activation function. If None, the layer is linear.
     """
-    kernel = initializer(config, seed, name)
+    kernel = seeded_normal(config.initializer_range, seed, name)
     return keras.layers.Dense(units, activation, kernel_initializer=kernel, name=name, dtype=dtype)
 
 

@@ -93,7 +93,7 @@ def test_released_vocabularies_and_configurations_are_read(test_data: pathlib.Pa
     ({"layer_norm_eps": 0.0}, "layer_norm_eps is 0.0"),
     ({"layer_norm_eps": 1.0}, "layer_norm_eps is 1.0"),
     ({"causal_attention": "yes"}, "causal_attention is 'yes'"),
-    ({"hiden_size": 8}, "unknown key 'hiden_size'.*'hidden_size'"),
+    ({"hiden_size": 8}, "unknown key 'hiden_size'.*did you mean hidden_size"),
     ({"num_hidden_layers": 1_000_000}, "num_hidden_layers is 1,000,000; expected at most"),
     ({"vocab_size": 10**4000}, "vocab_size is a number of more than 18 digits; expected at most"),
 ])  # fmt: skip
