@@ -6,13 +6,13 @@ B batch, W records per window
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from official_bert.data import record_codec, record_reader
 from official_bert.data.dataset_options import make_dataset_options
-from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
-from official_bert.data.next_token_targets import NextTokenTargets
+from official_bert.data.dynamic_masking import make_record_keys
 from official_bert.data.packing import Packing, choose_packing, count_rows, get_group_size, pack
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.record_schema import Schema
@@ -22,6 +22,8 @@ _WINDOW = 10_000  # Records that are shuffled together, about a kilobyte each. T
 _PACKING_SAMPLE = 10_000  # Records that are packed before the first step to choose the shapes.
 _FILE_BITS = 40  # The id of a record is the index of its file, shifted by these bits, plus its index in the file.
 
+Features = dict[str, tf.Tensor]
+
 
 @dataclasses.dataclass(frozen=True)
 class RecordSource:
@@ -30,15 +32,15 @@ class RecordSource:
     Attributes:
         paths: TFRecord files.
         schema: Schema of the records in the files.
-        masking: Masks the tokens of unmasked records, differently in each epoch, or adds next-token targets. If None,
-            the records must be masked already.
+        masking: Function that masks the tokens of unmasked records, differently in each epoch, or adds next-token
+            targets: DynamicMasking.mask or add_next_token_targets. If None, the records must be masked already.
         readable: Records to read of each file. If None, reads all records.
         compression: Compression of all files (see `record_reader.get_compression`). None to detect it.
     """
 
     paths: list[str]
     schema: Schema
-    masking: DynamicMasking | NextTokenTargets | None = None
+    masking: Callable[[Features, tf.Tensor], Features] | None = None
     readable: RecordRanges | None = None
     compression: str | None = None
 
@@ -102,7 +104,7 @@ class RecordSource:
         each time.
         """
 
-        def parse(serialized: tf.Tensor, record_id: tf.Tensor) -> dict[str, tf.Tensor]:
+        def parse(serialized: tf.Tensor, record_id: tf.Tensor) -> Features:
             padded = {}
             for name, values in self._parse(serialized, 0, tf.zeros_like(record_id), record_id).items():
                 missing = batch_size - tf.shape(values)[0]
@@ -121,14 +123,14 @@ class RecordSource:
     def _compression(self) -> str:
         return record_reader.get_compression(self.paths) if self.compression is None else self.compression
 
-    def _parse(self, serialized: tf.Tensor, seed: int, epoch: tf.Tensor, record_id: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _parse(self, serialized: tf.Tensor, seed: int, epoch: tf.Tensor, record_id: tf.Tensor) -> Features:
         parsed = record_codec.parse(serialized, self.schema)
-        return self.masking.mask(parsed, make_record_keys(seed, epoch, record_id)) if self.masking else parsed
+        return self.masking(parsed, make_record_keys(seed, epoch, record_id)) if self.masking else parsed
 
     def _masked_batches(self, batch_size: int, seed: int, skipped_records: int) -> tf.data.Dataset:
         """Returns the batches of `training_batches` before they are packed and distributed to replicas."""
 
-        def parse(serialized: tf.Tensor, record_id: tf.Tensor, epoch: tf.Tensor) -> dict[str, tf.Tensor]:
+        def parse(serialized: tf.Tensor, record_id: tf.Tensor, epoch: tf.Tensor) -> Features:
             return self._parse(serialized, seed, epoch, record_id)
 
         batches = self._shuffled_records(seed, skipped_records).rebatch(batch_size, drop_remainder=True)

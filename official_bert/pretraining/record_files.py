@@ -16,7 +16,7 @@ from official_bert.data import manifest, record_damage, record_reader, record_sc
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.data.input_pipeline import RecordSource
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
-from official_bert.data.next_token_targets import NextTokenTargets
+from official_bert.data.next_token_targets import add_next_token_targets
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import Options, Phase
@@ -87,11 +87,9 @@ class RecordFiles(RecordSource):
         vocab = files.read_text(options.vocab_file) if options.vocab_file else None
         num_tokens = config.vocab_size if vocab is None else min(config.vocab_size, len(split_vocab(vocab)))
         sizes = (num_tokens, config.type_vocab_size)
-        masking: DynamicMasking | NextTokenTargets | None = (
-            None if config.predicts_masked_tokens else NextTokenTargets()
-        )
+        masking = None if config.predicts_masked_tokens else add_next_token_targets
         if dynamic == {True}:
-            masking = masking or _masking(manifests, phase.max_predictions_per_seq, options.vocab_file)
+            masking = masking or _masking(manifests, phase.max_predictions_per_seq, options.vocab_file).mask
             schema = record_schema.unmasked_schema(phase.max_seq_length, *sizes)
         else:
             schema = record_schema.pretraining_schema(phase.max_seq_length, phase.max_predictions_per_seq, *sizes)

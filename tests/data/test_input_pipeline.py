@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -55,8 +56,8 @@ def parse_records(*paths: str) -> dict[str, tf.Tensor]:
     return record_codec.parse(tf.constant([each for path in paths for each in record_reader.read_file(path)]), UNMASKED)
 
 
-def masking(whole_words: bool = False) -> DynamicMasking:
-    return DynamicMasking(VOCAB, LIMIT, 0.3, whole_words)
+def masking(whole_words: bool = False) -> Callable[..., dict[str, tf.Tensor]]:
+    return DynamicMasking(VOCAB, LIMIT, 0.3, whole_words).mask
 
 
 def find_records(pattern, vocab_file: str | None, length: int = LENGTH) -> RecordFiles:
@@ -206,7 +207,7 @@ def test_evaluation_reads_each_record_once_with_fixed_masks(tmp_path):
     assert not ids[10:].any()  # padding of the last batch
     # The masks are those of seed 0 and epoch 0, also in later releases.
     record_ids = tf.constant([*range(7), *(2**40 + number for number in range(3))], tf.int64)
-    expected = masking().mask(records, make_record_keys(0, tf.zeros([10], tf.int64), record_ids))
+    expected = masking()(records, make_record_keys(0, tf.zeros([10], tf.int64), record_ids))
     for name, feature in record_schema.pretraining_schema(LENGTH, LIMIT).items():
         found = np.concatenate([batch[name] for batch in masked])
         assert found.shape == (12, *feature.shape)

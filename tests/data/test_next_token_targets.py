@@ -2,13 +2,13 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data.input_pipeline import RecordSource
-from official_bert.data.next_token_targets import NextTokenTargets
+from official_bert.data.next_token_targets import add_next_token_targets
 from tests.data.test_input_pipeline import LENGTH, UNMASKED, masking, parse_records, write_records
 
 
 def test_every_token_is_predicted_from_the_previous_tokens(tmp_path):
     paths = write_records(tmp_path, [40])
-    source = RecordSource(paths, UNMASKED, NextTokenTargets())
+    source = RecordSource(paths, UNMASKED, add_next_token_targets)
     batch = next(source.evaluation_batches(50).as_numpy_iterator())  # ten rows of padding
     ids, mask, segments = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
     np.testing.assert_array_equal(ids[:40], parse_records(paths[0])["input_ids"])
@@ -25,8 +25,8 @@ def test_every_token_is_predicted_from_the_previous_tokens(tmp_path):
 def test_masks_are_removed_before_next_tokens_are_predicted(tmp_path):
     plain = parse_records(*write_records(tmp_path, [40]))
     keys = tf.range(40, dtype=tf.int64)
-    masked = masking().mask(plain, keys)
+    masked = masking()(plain, keys)
     assert (masked["input_ids"] != plain["input_ids"]).numpy().any()
-    expected = NextTokenTargets().mask(plain, keys)
-    for name, value in NextTokenTargets().mask(masked, keys).items():
+    expected = add_next_token_targets(plain, keys)
+    for name, value in add_next_token_targets(masked, keys).items():
         np.testing.assert_array_equal(value, expected[name])
