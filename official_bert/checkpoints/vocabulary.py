@@ -60,39 +60,33 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
         UserError: If the user contradicts the folder and `overrides.replace` is false, files contradict each other, or
             the vocabulary does not fit the configuration.
     """
-    path, given = overrides.vocab_file, None
     notes: tuple[str, ...] = ()
-    if path:
-        if not files.exists(path):
-            raise UserError(f"there is no file {path}")
-        given = files.read_text(path)
-    elif not found.vocabularies:
-        note = f"{found.folder} has no vocabulary; pass --vocab_file to write one with the model"
-        casing = make_casing(overrides.do_lower_case is not False, overrides.strip_accents)
-        return LoadedModel(config, {}, casing=casing, notes=(note,))
-    if given is not None and found.vocabularies:
-        problems = [find_vocabulary_difference(own, given) for own in found.vocabularies.values()]
-        if all(problems):
+    if overrides.vocab_file:
+        path, vocab = overrides.vocab_file, files.read_text(overrides.vocab_file)
+        problems = [find_vocabulary_difference(own, vocab) for own in found.vocabularies.values()]
+        if problems and all(problems):
             problem = f"{path} is not the vocabulary of {found.folder} ({problems[0]})"
             if not overrides.replace:
                 raise UserError(f"{problem}, whose weights belong to its own vocabulary; remove --vocab_file")
             notes += (f"{problem}: it replaces that vocabulary",)
-    if given is None:
-        path, given = next(iter(found.vocabularies.items()))
-        other = next(
-            (each for each, vocab in found.vocabularies.items() if split_vocab(vocab) != split_vocab(given)), None
-        )
-        if other:
-            raise UserError(f"{path} and {other} contain different vocabularies; pass one as --vocab_file")
-    notes += check_vocabulary(given, config, str(path))
-    casing, casing_notes = _resolve_casing(found, overrides, given, str(path))
-    tokens = set(split_vocab(given))
+    elif found.vocabularies:
+        (path, vocab), *others = found.vocabularies.items()
+        for other, text in others:
+            if split_vocab(text) != split_vocab(vocab):
+                raise UserError(f"{path} and {other} contain different vocabularies; pass one as --vocab_file")
+    else:
+        note = f"{found.folder} has no vocabulary; pass --vocab_file to write one with the model"
+        casing = make_casing(overrides.do_lower_case is not False, overrides.strip_accents)
+        return LoadedModel(config, {}, casing=casing, notes=(note,))
+    notes += check_vocabulary(vocab, config, path)
+    casing, casing_notes = _resolve_casing(found, overrides, vocab, path)
+    tokens = set(split_vocab(vocab))
     added = found.casing.added_tokens if found.casing else found.added_tokens
     kept = tuple(token for token in added if token.content in tokens)
     if dropped := [token.content for token in added if token not in kept]:
         notes += (f"{path} has no line for the added tokens {', '.join(dropped)}: they are ordinary text",)
     casing = casing._replace(added_tokens=kept)
-    return LoadedModel(config, {}, given, casing, found.casing is not None, notes=notes + casing_notes)
+    return LoadedModel(config, {}, vocab, casing, found.casing is not None, notes=notes + casing_notes)
 
 
 def _resolve_casing(
