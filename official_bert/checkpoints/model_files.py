@@ -107,18 +107,22 @@ def format_model_files(model: LoadedModel) -> dict[str, str]:
     return contents
 
 
+def list_changed_files(folder: str, contents: Mapping[str, str]) -> list[str]:
+    """Returns the names of files in the folder that differ from `contents`, the texts of files by file name."""
+    paths = {name: os.path.join(folder, name) for name in contents}
+    return [name for name, path in paths.items() if files.exists(path) and files.read_text(path) != contents[name]]
+
+
 def check_model_files(folder: str, contents: dict[str, str]) -> None:
     """Raises a UserError if a file in the folder differs from `contents`, the texts of files by file name."""
-    for name, content in contents.items():
-        path = os.path.join(folder, name)
-        if files.exists(path) and files.read_text(path) != content:
-            flags = "--vocab_file, --do_lower_case and --strip_accents"
-            if name == CONFIG_FILE:
-                flags = "--bert_config_file and --vocab_size_from_vocab"
-            raise UserError(
-                f"{path} differs from this command: the folder contains another run; pass the same {flags}, or another "
-                "--output_dir"
-            )
+    for name in list_changed_files(folder, contents):
+        flags = "--vocab_file, --do_lower_case and --strip_accents"
+        if name == CONFIG_FILE:
+            flags = "--bert_config_file and --vocab_size_from_vocab"
+        raise UserError(
+            f"{os.path.join(folder, name)} differs from this command: the folder contains another run; pass the same "
+            f"{flags}, or another --output_dir"
+        )
 
 
 def write_model_files(folder: str, contents: Mapping[str, str], tensors: Mapping[str, Array] | None = None) -> None:

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.checkpoints import checksums, run_checkpoints
+from official_bert.checkpoints import checksums, model_files, run_checkpoints
 from official_bert.checkpoints.checkpoint import PRETRAINING, Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
 from official_bert.checkpoints.tensors import Naming, read_weights
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -71,7 +70,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
         return finetuned.read(path.folder, overrides)
     source = path.open_bundle()
     number = re.search(r"ckpt-(\d+)$", source.path)
-    described = read_model_files(os.path.dirname(source.path), overrides)
+    described = model_files.read_model_files(os.path.dirname(source.path), overrides)
     described = dataclasses.replace(described, step=int(number[1]) if number else None)
     return read_weights(described, source, NAMING, overrides)
 
@@ -96,7 +95,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     if not checkpoint.slots and (written := finetuned.write(checkpoint, folder)):
         return written
     _save_run(checkpoint, folder, checkpoint.step or 0)
-    write_model_files(folder, format_model_files(checkpoint))
+    model_files.write_model_files(folder, model_files.format_model_files(checkpoint))
     return checkpoint
 
 
@@ -110,18 +109,16 @@ def save(checkpoint: LoadedModel, folder: str) -> None:
     """
     finetuned.check_finite(checkpoint.weights, "the model")
     files.check_holds_runs(folder)
-    contents = format_model_files(checkpoint)
+    contents = model_files.format_model_files(checkpoint)
     names = files.list_folder(folder) if files.exists(folder) else []
-    other = next((name for name in names if not _SAVED.match(name) and name not in contents), None)
-    for name, content in contents.items():
-        if name in names and files.read_text(os.path.join(folder, name)) != content:
-            other = other or name
-    if other:
+    others = [name for name in names if not _SAVED.match(name) and name not in contents]
+    others += model_files.list_changed_files(folder, contents)
+    if others:
         raise UserError(
-            f"{folder} contains {other}, which does not belong to this model; pass a new folder, or one with an "
+            f"{folder} contains {others[0]}, which does not belong to this model; pass a new folder, or one with an "
             "earlier save of this model"
         )
-    write_model_files(folder, contents)
+    model_files.write_model_files(folder, contents)
     earlier = run_checkpoints.list_checkpoints(folder)
     _save_run(checkpoint, folder, run_checkpoints.parse_step(earlier[0]) + 1 if earlier else 0)
 
