@@ -114,9 +114,6 @@ def save(
     Raises:
         UserError: If a weight is not a finite number.
     """
-    absent = [key for key in _KEYS if key not in task]
-    if absent:
-        raise ValueError(f"the task specification lacks {', '.join(absent)}")
     check_finite({variable.path: variable for variable in model.weights}, "the model")
     files.make_folder(folder)
     with tempfile.TemporaryDirectory() as local:  # HDF5 files are not written to remote file systems

@@ -36,13 +36,8 @@ class CheckpointPath:
             return error
 
     def open_bundle(self) -> Source:
-        """Returns the opened TensorFlow checkpoint at the path.
-
-        Raises:
-            UserError: If it is missing or damaged.
-        """
-        if isinstance(self.bundle, UserError):
-            raise self.bundle
+        """Returns the opened TensorFlow checkpoint at a path whose format has been detected by its tensors."""
+        assert isinstance(self.bundle, Source)
         return self.bundle
 
     def has_tensor(self, name: str) -> bool:
