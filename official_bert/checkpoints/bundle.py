@@ -44,20 +44,18 @@ def find_prefix(path: str) -> str:
             f"there is no readable checkpoint {path}; pass a folder, or the path of a checkpoint without .index"
         )
     prefixes = _prefixes_in(path)
+    if len(prefixes) == 1:  # Also if it is damaged, so that reading it reports the damage.
+        return prefixes[0]
     numbered = list_checkpoints(path)
     if numbered and len(numbered) == len(prefixes):
-        # Of several checkpoints, choose the newest that can be read. If there is only one, choose it in any case, so
-        # that reading it reports any damage.
-        return (find_newest_complete(path) if len(numbered) > 1 else None) or numbered[0]
-    if len(prefixes) > 1 and (newest := _named_by_state_file(path)):
+        return find_newest_complete(path) or numbered[0]
+    if prefixes and (newest := _named_by_state_file(path)):
         return newest
-    if len(prefixes) != 1:
-        names = ", ".join(f"{os.path.basename(name)}.index" for name in prefixes)
-        raise UserError(
-            f"{path} has {len(prefixes)} checkpoints ({names or 'no .index file'}) and its file named checkpoint does "
-            "not state which is the newest; pass the path of one without .index"
-        )
-    return prefixes[0]
+    names = ", ".join(f"{os.path.basename(name)}.index" for name in prefixes)
+    raise UserError(
+        f"{path} has {len(prefixes)} checkpoints ({names or 'no .index file'}) and its file named checkpoint does "
+        "not state which is the newest; pass the path of one without .index"
+    )
 
 
 def is_bundle(path: str) -> bool:

@@ -38,9 +38,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         vocab_file = os.path.join(local, VOCAB_FILE)
         files.write_text(vocab_file, source.vocab)
         module.vocabulary = tf.saved_model.Asset(vocab_file)
-        with (
-            show_warnings_only()
-        ):  # The log line with the path of the assets would mislead: the folder is renamed later.
+        with show_warnings_only():  # TensorFlow would log the path of the assets in a folder that is renamed later.
             tf.saved_model.save(module, folder, signatures=signatures)
     missing, release = operations.find_missing(folder), options.for_serving
     if release is not None and release not in missing:

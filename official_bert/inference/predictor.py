@@ -330,9 +330,8 @@ def count_row_bytes(columns: Columns) -> list[int]:
     """
     count = len(next(iter(columns.values())))
     texts = [value.reshape(count, -1).tolist() for value in columns.values() if value.dtype == object]
-    return [sum(count_text_bytes(text) for row in rows for text in row) for rows in zip(*texts, strict=True)] or [
-        0
-    ] * count
+    rows = zip(*texts, strict=True) if texts else [()] * count
+    return [sum(count_text_bytes(text) for row in each for text in row) for each in rows]
 
 
 def count_text_bytes(text: str) -> int:

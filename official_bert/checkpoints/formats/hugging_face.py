@@ -144,8 +144,7 @@ def transformers_outputs(checkpoint: LoadedModel, folder: str, features: Mapping
     model = getattr(transformers, name_of_class).from_pretrained(folder, **options).eval()
     names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
     arguments = {theirs: torch.tensor(features[ours], dtype=torch.long) for theirs, ours in names.items()}
-    choices = name_of_class == "BertForMultipleChoice"  # takes [B, choices, S]
-    if choices:
+    if name_of_class == "BertForMultipleChoice":  # takes [B, choices, S]
         arguments = {name: value[:, None] for name, value in arguments.items()}
     with torch.no_grad():
         result = model(**arguments, output_hidden_states=True)

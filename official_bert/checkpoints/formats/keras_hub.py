@@ -288,23 +288,20 @@ def _preset_files(checkpoint: LoadedModel) -> dict[str, str]:
     contents = {}
     head = "BertMaskedLM" if MASKED_LM in checkpoint.parts else "BertTextClassifier"
     has_head = len(checkpoint.parts) > 2
+    casing = checkpoint.casing
     if checkpoint.vocab is not None:
-        if added := checkpoint.casing.added_tokens:
+        if added := casing.added_tokens:
             raise UserError(
                 f"a keras-hub preset cannot store added tokens, and the model has {added[0].content}; choose another "
                 "format"
             )
-        if (
-            not checkpoint.casing.strip_accents
-            and checkpoint.casing.do_lower_case
-            and not has_accents(checkpoint.vocab)
-        ):
+        if casing.do_lower_case and not casing.strip_accents and not has_accents(checkpoint.vocab):
             raise UserError(
                 "a keras-hub preset cannot state that lower-cased texts keep their accents if the vocabulary "
                 "contains no accents; pass --strip_accents to write it with BERT's own rule"
             )
         settings: dict[str, Any] = {"config_file": TOKENIZER_FILE, "vocabulary": None}
-        settings |= {"lowercase": checkpoint.casing.do_lower_case, "strip_accents": checkpoint.casing.strip_accents}
+        settings |= {"lowercase": casing.do_lower_case, "strip_accents": casing.strip_accents}
         values[TOKENIZER_FILE] = tokenizer = _serialized("bert_tokenizer", "BertTokenizer", "int32", settings)
         contents[VOCAB_FILE] = checkpoint.vocab
         if has_head:
