@@ -43,10 +43,10 @@ _VERSIONS = (
 )
 
 _TITLE = "BERT on TensorFlow 2 and Keras 3."
-_NEXT_STEPS = """what to do:
-  your own labels    official-bert finetune --task=table --help, then export, then serve or predict
-  your own text      official-bert adapt --help; from nothing, learn-vocabulary, make-records, pretrain
-  neither, to try    official-bert python-docs --help writes text that this machine has"""
+_NEXT_STEPS = """where to start:
+  labelled texts      official-bert finetune --task=table --help, then export, then serve or predict
+  unlabelled text     official-bert adapt --help, or from scratch: learn-vocabulary, make-records, pretrain
+  no data yet         official-bert python-docs --help writes text that every Python installation contains"""
 
 
 def load(name: str) -> "Command":

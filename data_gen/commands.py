@@ -24,7 +24,7 @@ def _make_records(options: RecordOptions, cluster: DaskOptions) -> None:
 MAKE_RECORDS = Command(
     program="official-bert make-records",
     summary="Makes TFRecord files for pre-training from text files.",
-    before="text, one sentence per line; a vocabulary: official-bert learn-vocabulary",
+    before="get text with one sentence per line, and a vocabulary (official-bert learn-vocabulary)",
     after="show the records: official-bert inspect-records; then official-bert pretrain",
     main=_make_records,
     extra="data",
@@ -54,7 +54,7 @@ def _learn_vocabulary(options: VocabularyOptions) -> None:
 LEARN_VOCABULARY = Command(
     program="official-bert learn-vocabulary",
     summary="Learns a WordPiece vocabulary from text.",
-    before="text files; to try without any: official-bert python-docs",
+    before="get text files, or create some with official-bert python-docs",
     after="official-bert make-records --vocab_file=vocab.txt",
     main=_learn_vocabulary,
     extra="data",
@@ -76,7 +76,7 @@ def _inspect_records(options: InspectionOptions) -> None:
 INSPECT_RECORDS = Command(
     program="official-bert inspect-records",
     summary="Shows the records of TFRecord files as text, with statistics.",
-    before="records: official-bert make-records",
+    before="create records with official-bert make-records",
     after="check all records: official-bert verify-records; then official-bert pretrain",
     main=_inspect_records,
     extra="data",
@@ -105,7 +105,7 @@ def _verify_records(options: VerificationOptions) -> int:
 VERIFY_RECORDS = Command(
     program="official-bert verify-records",
     summary="Checks every byte of TFRecord files.",
-    before="records: official-bert make-records",
+    before="create records with official-bert make-records",
     after="official-bert pretrain with the same files",
     main=_verify_records,
     extra="data",
@@ -126,7 +126,7 @@ def _write_python_docs(options: ProseOptions) -> None:
 PYTHON_DOCS = Command(
     program="official-bert python-docs",
     summary="Writes English text from the documentation in the Python installation.",
-    before="nothing: every Python installation contains this text",
+    before="no preparation: every Python installation contains this text",
     after="official-bert learn-vocabulary --input_file=text.txt --vocab_file=vocab.txt",
     main=_write_python_docs,
     extra="data",

@@ -363,7 +363,7 @@ def _list_models() -> None:
 MODELS = Command(
     program="official-bert models",
     summary="Lists the models that you can use by name, with sizes and licences.",
-    before="nothing; this command does not use the network",
+    before="no preparation: the list is built in and needs no network",
     after="pass a name as weights: official-bert finetune --init=bert-mini",
     main=_list_models,
     options=(),

@@ -184,8 +184,8 @@ def test_official_bert_runs_the_given_command(monkeypatch: pytest.MonkeyPatch, c
         return output.err if code else output.out
 
     assert all(re.search(rf"^  {name} ", run("--help"), re.MULTILINE) for name in COMMANDS)
-    assert "what to do:" in run("--help")
-    steps = run().split("what to do:\n")[1].split("\n\n")[0].splitlines()
+    assert "where to start:" in run("--help")
+    steps = run().split("where to start:\n")[1].split("\n\n")[0].splitlines()
     assert len([line for line in steps if re.search(r"official-bert ([a-z-]+)", line)[1] in COMMANDS]) == 3
     versions = ("TensorFlow", "tensorflow-text", "Keras", "ONNX Runtime", "NumPy", "protobuf", "Python")
     expected = "".join(rf", {name} [\d.]+" for name in versions)

@@ -35,7 +35,9 @@ class Options(TextOptions, AdamOptions):
     output_dir: str = _model(dataclasses.MISSING, "Folder of the model; pass it again to resume.", resumable=True)
 
     input_file: list[str] = _text(dataclasses.MISSING, "Text of your domain, in any format that make-records reads.")
-    general_file: list[str] = _text([], "General text, to measure what the model forgets of it, and to mix in.")
+    general_file: list[str] = _text(
+        [], "General text that measures forgetting, and that --general_share mixes into the training text."
+    )
     general_share: float = _text(0.0, "Share of general text in the training text.", min=0, below=1)
     exclude_texts: list[str] = _text([], EXCLUDE_TEXTS)
     heldout_share: float = _text(0.05, "Share of the documents held out for evaluation.", above=0, below=1)
@@ -55,7 +57,7 @@ class Options(TextOptions, AdamOptions):
     word_boundaries: str | None = _records(None, WORD_BOUNDARIES)
     dupe_factor: int | None = _records(
         None,
-        "How often the text is used, with new masks each time. Defaults to what the training reads, at most 10.",
+        "Number of passes over the text, with new masks each time. Defaults to the passes of training, at most 10.",
         min=1,
     )
 

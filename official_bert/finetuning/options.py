@@ -89,7 +89,7 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
         "data.",
     )
     group_by_length: bool = _training(
-        False, "Whether the texts of a batch have similar lengths, which saves padding but makes batches less random."
+        False, "Whether to put texts of similar length into a batch, which saves padding but makes batches less random."
     )
     random_seed: int = _training(12345, "Random seed for the head's weights, shuffling and dropout.", min=0)
     teacher: str | None = _training(

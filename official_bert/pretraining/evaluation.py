@@ -61,7 +61,7 @@ class HeldOutEvaluation:
             folder = os.path.join(self.options.output_dir, "best")
             model, data = self.pretrainer.model, self._held_out.fingerprint
             if save_if_best(folder, step, metrics["loss"], model, self.model_files, data):
-                print(f"the best so far, kept in {folder}", flush=True)
+                print(f"best evaluation so far; saved to {folder}", flush=True)
         return True
 
     def evaluate_final_weights(self) -> None:

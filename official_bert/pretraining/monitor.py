@@ -185,11 +185,11 @@ def format_losses(values: Mapping[str, float], config: BertConfig, separator: st
         noun: Text after the name of each objective.
     """
     accuracy = 100 * values["masked_lm_accuracy"]
-    text = f"{config.token_objective}{noun} {values['masked_lm_loss']:.4f} ({accuracy:.1f} % right)"
+    text = f"{config.token_objective}{noun} {values['masked_lm_loss']:.4f} (accuracy {accuracy:.1f} %)"
     if "next_sentence_loss" not in values:
         return text
     accuracy = 100 * values["next_sentence_accuracy"]
-    return f"{text}{separator}next sentence {values['next_sentence_loss']:.4f} ({accuracy:.1f} %)"
+    return f"{text}{separator}next sentence {values['next_sentence_loss']:.4f} (accuracy {accuracy:.1f} %)"
 
 
 def format_progress(
@@ -213,7 +213,7 @@ def format_progress(
         f"step {step:,} of {total_steps:,}"
         f"  loss {values['loss']:.4f}"
         f"  {format_losses(values, config, '  ')}"
-        f"  rate {values['learning_rate']:.2e}"
-        f"  gradient {values['gradient_norm']:.2f}"
+        f"  learning rate {values['learning_rate']:.2e}"
+        f"  gradient norm {values['gradient_norm']:.2f}"
         f"  {speed if compilation is None else f'compiled in {format_duration(compilation)}'}"
     )

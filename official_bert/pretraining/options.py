@@ -121,7 +121,7 @@ class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
     )
     end_learning_rate: float = _training(0.0, "Learning rate after the last step.", min=0)
     next_sentence_prediction: bool = _training(
-        True, "Train the next-sentence (or sentence-order) objective. Without it, the pooler keeps its initial weights."
+        True, "Train the next-sentence objective. Without it, the pooler keeps its initial weights."
     )
     optimizer: str = _training(
         "adamw", "Optimizer: adamw (the original's), lamb (for large batches) or keras_adamw.", choices.OPTIMIZERS
