@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.optimization.choices import MIRRORED, MULTI_WORKER, ONE_DEVICE, STRATEGIES, TPU
+from official_bert.optimization.choices import MIRRORED, MULTI_WORKER, ONE_DEVICE
 
 _TF_CONFIG = "TF_CONFIG"  # environment variable of TensorFlow
 _NO_TPU_KERNELS = (
@@ -48,7 +48,7 @@ def get_strategy(
         worker_index: Index of this process in `worker_hosts`.
 
     Raises:
-        UserError: If the name is unknown, the device does not exist, or the settings of the workers are inconsistent.
+        UserError: If the device does not exist or the settings of the workers are inconsistent.
     """
     set_workers(name, worker_hosts, worker_index)
     if name == ONE_DEVICE:
@@ -57,9 +57,7 @@ def get_strategy(
         return _mirrored()
     if name == MULTI_WORKER:
         return _multi_worker()
-    if name == TPU:
-        return _tpu(tpu_name or "local", tpu_zone, gcp_project)
-    raise UserError(f"unknown distribution strategy {name!r}; expected one of {', '.join(STRATEGIES)}")
+    return _tpu(tpu_name or "local", tpu_zone, gcp_project)
 
 
 # A process creates each of these only once. A second MirroredStrategy would use the same keys for its exchanges between

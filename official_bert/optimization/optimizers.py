@@ -8,9 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from official_bert.errors import UserError
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
-from official_bert.optimization.choices import OPTIMIZERS
 
 
 def get_optimizer(name: str, learning_rate: Any, **settings: Any) -> Any:
@@ -21,13 +19,8 @@ def get_optimizer(name: str, learning_rate: Any, **settings: Any) -> Any:
         learning_rate: A number or a schedule.
         settings: Other arguments of BertAdamW. adam_bias_correction is ignored for the other optimizers, which always
             correct the bias of their moments.
-
-    Raises:
-        UserError: If the name is unknown.
     """
     classes = {"adamw": BertAdamW, "lamb": Lamb, "keras_adamw": KerasAdamW}
-    if name not in classes:
-        raise UserError(f"unknown optimizer {name!r}; expected one of {', '.join(OPTIMIZERS)}")
     if name != "adamw":
         settings.pop("adam_bias_correction", None)
     if name == "keras_adamw" and "weight_decay_rate" in settings:

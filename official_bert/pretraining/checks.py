@@ -166,13 +166,11 @@ def _check_vocabulary(
     Raises:
         UserError: If the vocabulary contradicts the casing, or has more tokens than the model.
     """
-    if vocab is None or not options.vocab_file:
-        if (
-            not options.vocab_file
-            and options.do_train
-            and not files.exists(os.path.join(options.output_dir, VOCAB_FILE))
-        ):
+    if not options.vocab_file:
+        if options.do_train and not files.exists(os.path.join(options.output_dir, VOCAB_FILE)):
             print("note: the model will have no vocabulary; pass --vocab_file, so that it can read text", flush=True)
+        return casing
+    if vocab is None:  # It cannot be read.
         return casing
     for note in check_vocabulary(vocab, config, options.vocab_file):
         print(f"warning: {note}; --vocab_size_from_vocab sets vocab_size to the size of the vocabulary", flush=True)

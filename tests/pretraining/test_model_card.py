@@ -8,7 +8,7 @@ import sys
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.model_card import CARD_FILE, model_card, write_model_card
-from official_bert.pretraining.run_metadata import command_line, read_run_metadata, write_run_metadata
+from official_bert.pretraining.run_metadata import command_line
 from official_bert.pretraining.summary import LoggedRun
 from official_bert.runs.training_log import EVAL, TRAIN, TrainingLog, format_line
 
@@ -65,11 +65,6 @@ def test_the_stored_command_can_be_run_again(monkeypatch):
     assert command_line() == "python -m run_pretraining '--input_file=a b*'"
     monkeypatch.setattr(sys, "argv", ["/opt/bin/official-bert", "pretrain", "--do_eval"])
     assert command_line() == "official-bert pretrain --do_eval"
-
-
-def test_run_json_is_read_back(tmp_path):
-    write_run_metadata(str(tmp_path), METADATA)
-    assert read_run_metadata(str(tmp_path)) == METADATA
 
 
 def test_a_card_has_sizes_data_devices_scores_and_flags():

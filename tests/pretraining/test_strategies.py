@@ -23,7 +23,7 @@ from tests.processes import run_marked_tests, worker_environments
 @pytest.mark.core
 def test_two_devices_equal_one():
     """Runs the tests marked two_devices in a separate process whose CPU is split into two devices."""
-    assert "4 passed" in run_marked_tests(2, __file__)
+    assert "3 passed" in run_marked_tests(2, __file__)
 
 
 def take_steps(device, devices, record_files, size=8, **settings):
@@ -38,20 +38,6 @@ def take_steps(device, devices, record_files, size=8, **settings):
 def test_two_devices_take_the_same_steps_as_one(record_files, optimizer):
     found = take_steps("mirrored", 2, record_files, optimizer=optimizer)
     runs.assert_same_steps(found, take_steps("one_device", 1, record_files, optimizer=optimizer))
-
-
-@pytest.mark.two_devices
-def test_dropout_differs_between_devices_and_steps():
-    pretrainer = runs.pretrainer_for(tiny_config(), get_strategy("mirrored"))
-
-    def seed():
-        return pretrainer._dropout_seed(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
-
-    run, found = tf.function(lambda: pretrainer.strategy.run(seed)), []
-    for _ in range(3):
-        found += [tuple(each.numpy()) for each in pretrainer.strategy.experimental_local_results(run())]
-        pretrainer.optimizer.iterations.assign_add(1)
-    assert len(set(found)) == 6
 
 
 @pytest.mark.slow
