@@ -10,7 +10,6 @@ from tests.make import refusal
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"input_file": []}, "--input_file is empty"),
-    ({"output_file": ["x", "x"]}, "--output_file contains the same file twice: x and x"),
     *(({"masking_rates": rates}, f"--masking_rates is {rates!r}; ") for rates in
       ("80/10", "80/10/20", "eighty", "-10/10/100", "80.0/10/10")),
     ({"vocab_file": "none.txt"}, "there is no file none.txt"),
