@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
 Answers = list[dict[str, Any]]  # by output, for each row
@@ -34,24 +33,20 @@ def run_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answe
     """Does the same as `answer_without_package`, for a folder whose path contains no wildcards such as *."""
     from official_bert.errors import UserError
 
-    with tempfile.TemporaryDirectory() as local:
-        questions, answered = os.path.join(local, "rows.json"), os.path.join(local, "answers.json")
-        with open(questions, "w", encoding="utf-8") as file:
-            json.dump(rows, file)
-        done = subprocess.run(
-            [sys.executable, "-P", __file__, folder, questions, answered],
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True,
-            text=True,
-            check=False,
+    done = subprocess.run(
+        [sys.executable, "-P", __file__, folder],
+        input=json.dumps(rows),
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise UserError(
+            f"a separate process cannot run {folder} (exit status {done.returncode}): {done.stderr.strip()[-2000:]}"
         )
-        if done.returncode:
-            raise UserError(
-                f"a separate process cannot run {folder} (exit status {done.returncode}): {done.stderr.strip()[-2000:]}"
-            )
-        with open(answered, encoding="utf-8") as file:
-            alone, together = json.load(file)
-            return alone, together
+    alone, together = json.loads(done.stdout.splitlines()[-1])
+    return alone, together
 
 
 def ask(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
@@ -92,15 +87,7 @@ def _decode(value: Any) -> Any:
     return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
-def _main(folder: str, questions: str, answered: str) -> None:
+if __name__ == "__main__":
     blocked: dict[str, Any] = dict.fromkeys(_BLOCKED_PACKAGES)
     sys.modules.update(blocked)  # Blocks the import of these packages.
-    with open(questions, encoding="utf-8") as file:
-        rows = json.load(file)
-    result = ask(folder, rows)
-    with open(answered, "w", encoding="utf-8") as file:
-        json.dump(result, file)
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    print(json.dumps(ask(sys.argv[1], json.load(sys.stdin))))
