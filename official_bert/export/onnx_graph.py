@@ -8,8 +8,6 @@ B batch, S sequence, N heads or choices, H hidden size, U units of a BiLSTM
 
 import contextlib
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -106,7 +104,7 @@ def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
 
     Args:
         model: The model.
-        path: The file.
+        path: The local file.
         quantized: Whether to store matrices and embedding tables as 8-bit integers. Inputs of matrix products are then
             also quantized, by their range in each call.
     """
@@ -116,15 +114,13 @@ def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
     disable_telemetry()
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with tempfile.TemporaryDirectory() as folder, _hide_advice():
-        smaller = os.path.join(folder, "model.onnx")
+    with _hide_advice():
         types = {"DefaultTensorType": _FLOAT}  # The type of outputs of fused operations, which ONNX cannot infer.
         # A scale per column reduces the error to a third. reduce_range stores 7-bit weights: processors without VNNI
         # add two 8-bit products in 16 bits, and the sum would saturate.
         quantize_dynamic(
-            model, smaller, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8, extra_options=types
+            model, path, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8, extra_options=types
         )
-        files.copy(smaller, path)
 
 
 @contextlib.contextmanager
