@@ -30,7 +30,7 @@ from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.kinds import class_labels
 from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.features import Features, Outputs, check_length
-from official_bert.kinds.input_adapters import are_ids, format_value
+from official_bert.kinds.input_adapters import are_ids
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
@@ -139,10 +139,8 @@ class TextModel(keras.Model):
         check_no_unknown(type(self), unknown)
         gradient_accumulation_steps = check_count(gradient_accumulation_steps, "gradient_accumulation_steps")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
-        if max_seq_length is None:
-            max_seq_length = min(spec.default_max_seq_length, config.max_position_embeddings)
-        if not isinstance(max_seq_length, int | np.integer):
-            raise UserError(f"max_seq_length is {format_value(max_seq_length)}; expected a whole number of tokens")
+        default_length = min(spec.default_max_seq_length, config.max_position_embeddings)
+        max_seq_length = check_count(max_seq_length, "max_seq_length", default_length)
         check_length(max_seq_length, 4 if spec.pair else 3)
         if max_seq_length > config.max_position_embeddings:
             raise UserError(

@@ -80,15 +80,12 @@ class TaggingTask(Task):
         return task_spec | {name: value for name, value in changed.items() if value != getattr(default, name)}
 
     def notes(self) -> list[str]:
-        doubtful = table_labels.find_doubtful_classes(self.spec.labels)
         if scheme := self.spec.scheme:
-            return [f"the tags mark entities in the scheme {scheme.name}; they are scored like conlleval", *doubtful]
-        names = tables.format_names(list(self.spec.labels))
-        schemes = "IOB1, IOB2, BIOES, BILOU, BMES, BMEWO"
-        return [
-            f"the tags ({names}) do not follow an entity scheme ({schemes}); they are scored by accuracy",
-            *doubtful,
-        ]
+            note = f"the tags mark entities in the scheme {scheme.name}; they are scored like conlleval"
+        else:
+            names, schemes = tables.format_names(list(self.spec.labels)), "IOB1, IOB2, BIOES, BILOU, BMES, BMEWO"
+            note = f"the tags ({names}) do not follow an entity scheme ({schemes}); they are scored by accuracy"
+        return [note, *table_labels.find_doubtful_classes(self.spec.labels)]
 
     def read(self, split: str, bad_rows: BadRows) -> list[Sentence]:
         if split == TRAIN:

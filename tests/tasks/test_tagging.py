@@ -152,7 +152,7 @@ def test_windows_start_at_word_boundaries_one_stride_apart(tokenizer: FastTokeni
     letters = tokenizer.convert_tokens_to_ids(list("abcdefgh"))
     windows = split([tuple("abcdefgh")], tokenizer, 6, stride=2)
     assert [window.input_ids[1:-1] for window in windows] == [letters[first : first + 4] for first in (0, 2, 4)]
-    assert "max_seq_length=2 leaves no room" in refusal(split, [["cat"]], tokenizer, 2)
+    assert "max_seq_length is 2; expected at least 3" in refusal(split, [["cat"]], tokenizer, 2)
 
 
 @pytest.mark.parametrize(("length", "is_truncated"), [(5, False), (4, True)])

@@ -124,14 +124,16 @@ def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: L
         limits: The size of the windows.
     """
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
-    rows, indices, answers = [], [], []
+    rows, indices, answers, is_truncated = [], [], [], []
     details: dict[str, list[Array]] = {name: [np.zeros(0, dtype)] for name, dtype in _DETAILS.items()}
     context = None
     progress = Progress("featurizing", len(questions), "questions")
     for number, question in enumerate(questions):
         if context is None or context.text != question.context:
             context = tokenize_context(question.context, tokenizer)
-        query = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(question.text)[: limits.max_query_length])
+        pieces = tokenizer.tokenize(question.text)
+        is_truncated.append(len(pieces) > limits.max_query_length)
+        query = tokenizer.convert_tokens_to_ids(pieces[: limits.max_query_length])
         offset, count = len(query) + 2, len(context.ids)
         room = limits.max_seq_length - len(query) - 3
         _, starts, lengths = truncation.build_windows(np.array([count]), np.array([room]), limits.doc_stride)
@@ -153,6 +155,7 @@ def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: L
         [np.array(segment_ids, np.int32) for _, segment_ids in rows],
         {START_LOGITS: positions[:, 0], END_LOGITS: positions[:, 1]} if are_known else {},
         {EXAMPLE: np.array(indices, np.int64), **{name: np.concatenate(arrays) for name, arrays in details.items()}},
+        is_truncated=is_truncated,
         has_token_outputs=True,
     )
 

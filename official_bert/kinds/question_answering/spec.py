@@ -138,9 +138,7 @@ class QuestionAnsweringSpec(KindSpec):
 
     def featurize(self, examples: Sequence[Question], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
-        features = questions.featurize(examples, tokenizer, limits)
-        lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
-        return dataclasses.replace(features, is_truncated=lengths > self.max_query_length)
+        return questions.featurize(examples, tokenizer, limits)
 
     def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
         return describe_truncation(num_truncated, num_examples, "question", self.max_query_length, "max_query_length")

@@ -18,7 +18,7 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds import class_labels, input_adapters
-from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Features, Outputs, concatenate_rows
+from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Features, Outputs, check_length, concatenate_rows
 from official_bert.kinds.names import TAGGING
 from official_bert.kinds.probabilities import compute_margins, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
@@ -209,9 +209,8 @@ class TaggingSpec(KindSpec):
         Raises:
             UserError: If max_seq_length leaves no room for a word.
         """
+        check_length(max_seq_length, 3)
         room = max_seq_length - 2
-        if room < 1:
-            raise UserError(f"max_seq_length={max_seq_length} leaves no room for a word between [CLS] and [SEP]")
         cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
         numbers = {label: number for number, label in enumerate(self.labels)}
         known: dict[str, list[int]] = {}
