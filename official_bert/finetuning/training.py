@@ -15,7 +15,6 @@ from official_bert.finetuning.data import RunData
 from official_bert.finetuning.distillation import prepare_distillation
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
-from official_bert.kinds.features import Array, Features
 from official_bert.kinds.names import LOWER_IS_BETTER
 from official_bert.optimization import distribution
 from official_bert.runs import run_file
@@ -57,55 +56,8 @@ def train(
         SystemExit: If SIGTERM or SIGINT stopped the training (after it saved its state). The exit code is 128 plus the
             number of the signal.
     """
-    task = data.task
-    for split in task.eval_splits[:1]:
-        task.spec.check_best_metric(task.best_metric, data.read(split))
-    examples = data.read(task.train_split)
-    features = data.features(task.train_split)
-    task.spec, weights_of_rows = task.spec.weigh_classes(options.class_weights, features)
-    if options.balanced_sampling and (options.teacher or not task.spec.is_single_label):
-        raise UserError(
-            "--balanced_sampling needs a classification task with exactly one class per example, and no --teacher; "
-            f"the task is {task.spec.kind}"
-        )
-    loss_function = None
-    if options.teacher:
-        features, loss_function = prepare_distillation(task, examples, features, options, strategy)
-    if not features.targets:
-        raise UserError(f"the training examples of {task.name} have no labels")
-    evaluation_digests = [data.digest(split) for split in task.eval_splits]
-    trainer = Trainer(task.spec, initial_model, options, len(features), loss_function, strategy)
-    variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
-    state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
-    is_chief = strategy.extended.should_checkpoint
-    check_resume_compatibility(options, data.digest(task.train_split), evaluation_digests, is_writer=is_chief)
-    step = 0
-    if restored := state.restore_latest():
-        step = run_checkpoints.parse_step(restored)
-        print(f"resuming at step {step:,}")
-    elif has_lost_checkpoints(options.output_dir, os.path.join(options.output_dir, _STATE_FOLDER), trainer.eval_steps):
-        raise UserError(
-            f"{options.output_dir} contains a run whose saved state ({_STATE_FOLDER}/ckpt-*.index) is missing: restore "
-            "it to resume the run, or pass another --output_dir to start a new one"
-        )
-    if is_chief:
-        state.remove_unfinished()
-    distribution.check_same_step(strategy, step, options.output_dir)
-    windows = f" in {pluralize(len(features), 'window')}" if task.spec.reads_windows else ""
-    print(
-        f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}{windows}, "
-        f"{pluralize(trainer.num_steps, 'step')} of "
-        f"{pluralize(min(options.train_batch_size, len(features)), 'row')} of up to {options.max_seq_length} tokens, "
-        f"learning rate {options.learning_rate:g}, seed {options.random_seed}, "
-        f"on {pluralize(strategy.num_replicas_in_sync, 'replica')}"
-    )
-    if trainer.buckets:
-        print(
-            f"batches are padded to {', '.join(map(str, trainer.buckets))} tokens; training and prediction are "
-            "compiled once for each of these lengths"
-        )
-    run = _Run(options, data, initial_model, trainer, state, strategy, step)
-    run.train(features, weights_of_rows)
+    run = _Run(options, data, initial_model, strategy)
+    run.train()
     distribution.mean_over_workers(strategy, 0.0)  # wait until the chief has written the best model
     return run.best_predictions
 
@@ -130,39 +82,80 @@ class _Run:
 
     Args:
         options: Options of the run.
-        data: The evaluation data, whose scores select the best model.
-        initial_model: The model whose encoder training started from.
-        trainer: The trainer.
-        state: The checkpoints of the training state, used to resume the run.
+        data: Training and evaluation data. The scores of the evaluation data select the best model.
+        initial_model: The model that training starts from.
         strategy: The distribution strategy.
-        step: Number of steps done.
 
     Attributes:
         best_predictions: The best model's predictions, by evaluation split.
     """
 
     def __init__(
-        self,
-        options: Options,
-        data: RunData,
-        initial_model: LoadedModel,
-        trainer: Trainer,
-        state: run_checkpoints.RunCheckpoints,
-        strategy: tf.distribute.Strategy,
-        step: int,
+        self, options: Options, data: RunData, initial_model: LoadedModel, strategy: tf.distribute.Strategy
     ) -> None:
-        self._options, self._task, self._initial_model, self._trainer = options, data.task, initial_model, trainer
-        self._state, self._strategy, self._step = state, strategy, step
+        self._options, self._task, self._initial_model, self._strategy = options, data.task, initial_model, strategy
+        task = self._task
+        for split in task.eval_splits[:1]:
+            task.spec.check_best_metric(task.best_metric, data.read(split))
+        examples = data.read(task.train_split)
+        self._features = data.features(task.train_split)
+        task.spec, self._weights = task.spec.weigh_classes(options.class_weights, self._features)
+        if options.balanced_sampling and (options.teacher or not task.spec.is_single_label):
+            raise UserError(
+                "--balanced_sampling needs a classification task with exactly one class per example, and no --teacher; "
+                f"the task is {task.spec.kind}"
+            )
+        loss_function = None
+        if options.teacher:
+            self._features, loss_function = prepare_distillation(task, examples, self._features, options, strategy)
+        if not self._features.targets:
+            raise UserError(f"the training examples of {task.name} have no labels")
+        num_rows = len(self._features)
+        self._trainer = Trainer(task.spec, initial_model, options, num_rows, loss_function, strategy)
         self._is_chief = strategy.extended.should_checkpoint
-        self._log = TrainingLog(options.output_dir if self._is_chief else None, step)
+        evaluation_digests = [data.digest(split) for split in task.eval_splits]
+        digest = data.digest(task.train_split)
+        check_resume_compatibility(options, digest, evaluation_digests, is_writer=self._is_chief)
+        self._restore_state()
+        windows = f" in {pluralize(num_rows, 'window')}" if task.spec.reads_windows else ""
+        print(
+            f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}{windows}, "
+            f"{pluralize(self._trainer.num_steps, 'step')} of "
+            f"{pluralize(min(options.train_batch_size, num_rows), 'row')} of up to {options.max_seq_length} tokens, "
+            f"learning rate {options.learning_rate:g}, seed {options.random_seed}, "
+            f"on {pluralize(strategy.num_replicas_in_sync, 'replica')}"
+        )
+        if self._trainer.buckets:
+            print(
+                f"batches are padded to {', '.join(map(str, self._trainer.buckets))} tokens; training and prediction "
+                "are compiled once for each of these lengths"
+            )
+        self._log = TrainingLog(options.output_dir if self._is_chief else None, self._step)
         distribution.mean_over_workers(strategy, 0.0)  # wait until the chief has removed later lines from the log
-        self._held_out = {split: (data.read(split), data.features(split)) for split in data.task.eval_splits}
-        self._deciding_score = get_deciding_score(data.task) if self._held_out else ""
-        self._sign = get_sign(data.task)
+        self._held_out = {split: (data.read(split), data.features(split)) for split in task.eval_splits}
+        self._deciding_score = get_deciding_score(task) if self._held_out else ""
+        self._sign = get_sign(task)
         self._scores = self._read_scores() if self._held_out else []  # higher is better
         self._logged = (0, 0.0)  # last logged step, and the sum of losses up to it
         self._used = (0, 0.0, 0.0)  # this process's tokens, seconds and processor time up to it
         self.best_predictions: dict[str, Any] = {}
+
+    def _restore_state(self) -> None:
+        """Restores the latest state of the run, if there is one, and the number of steps that it has done."""
+        folder, trainer = os.path.join(self._options.output_dir, _STATE_FOLDER), self._trainer
+        variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
+        self._state, self._step = run_checkpoints.RunCheckpoints(folder, variables, keep=1), 0
+        if restored := self._state.restore_latest():
+            self._step = run_checkpoints.parse_step(restored)
+            print(f"resuming at step {self._step:,}")
+        elif has_lost_checkpoints(self._options.output_dir, folder, trainer.eval_steps):
+            raise UserError(
+                f"{self._options.output_dir} contains a run whose saved state ({_STATE_FOLDER}/ckpt-*.index) is "
+                "missing: restore it to resume the run, or pass another --output_dir to start a new one"
+            )
+        if self._is_chief:
+            self._state.remove_unfinished()
+        distribution.check_same_step(self._strategy, self._step, self._options.output_dir)
 
     def _read_scores(self) -> list[float]:
         """Returns the scores of earlier evaluations, which later ones are compared with to choose the best model.
@@ -179,13 +172,8 @@ class _Run:
             )
         return [self._sign * line[self._deciding_score] for line in lines]
 
-    def train(self, features: Features, weights: Array | None) -> None:
-        """Trains to the end of the run, evaluating in between, unless training stops early.
-
-        Args:
-            features: Features of the training rows, with targets.
-            weights: Weight of each row in the loss, or None.
-        """
+    def train(self) -> None:
+        """Trains to the end of the run, evaluating in between, unless training stops early."""
         options, trainer, strategy = self._options, self._trainer, self._strategy
         num_steps, eval_steps, resumed_at = trainer.num_steps, trainer.eval_steps, self._step
 
@@ -194,7 +182,7 @@ class _Run:
 
             The last batch of an epoch may be smaller than the others.
             """
-            return (done - resumed_at) * len(features) // trainer.steps_per_epoch
+            return (done - resumed_at) * len(self._features) // trainer.steps_per_epoch
 
         progress = Progress(f"fine-tuning {options.task}", count_rows(num_steps), "rows")
         with StopRequest(strategy) as stop:
@@ -210,7 +198,7 @@ class _Run:
             step = resumed_at
             while step < num_steps and not has_stopped_improving(self._scores, options.early_stopping):
                 first, last = step, min(step - step % eval_steps + eval_steps, num_steps)
-                step, loss = trainer.train(features, first, last, on_step, weights)
+                step, loss = trainer.train(self._features, first, last, on_step, self._weights)
                 if not np.isfinite(loss):
                     refuse_nonfinite_loss(
                         f"The loss is not finite at step {step:,}",
