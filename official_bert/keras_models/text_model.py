@@ -29,7 +29,7 @@ from official_bert.keras_models.fit_arguments import NO_EXAMPLES, check_count
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.kinds import class_labels
 from official_bert.kinds.constant_answers import describe_constant_answers
-from official_bert.kinds.features import Features, Outputs, check_length
+from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.input_adapters import are_ids
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import KindSpec
@@ -140,8 +140,7 @@ class TextModel(keras.Model):
         gradient_accumulation_steps = check_count(gradient_accumulation_steps, "gradient_accumulation_steps")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         default_length = min(spec.default_max_seq_length, config.max_position_embeddings)
-        max_seq_length = check_count(max_seq_length, "max_seq_length", default_length)
-        check_length(max_seq_length, 4 if spec.pair else 3)
+        max_seq_length = check_count(max_seq_length, "max_seq_length", default_length, least=4 if spec.pair else 3)
         if max_seq_length > config.max_position_embeddings:
             raise UserError(
                 f"max_seq_length is {max_seq_length}; the model supports at most {config.max_position_embeddings} "

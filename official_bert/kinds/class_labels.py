@@ -12,7 +12,7 @@ import numpy as np
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
 from official_bert.kinds.input_adapters import (
-    check_weight,
+    check_number,
     check_weights,
     format_value,
     is_frame,
@@ -247,7 +247,7 @@ def weights_by_class(class_weight: Any, labels: Sequence[str]) -> Array:
     by_class = np.ones(len(labels), np.float32)
     keys = list(class_weight)
     numbers = class_numbers(keys, labels, "class_weight")
-    by_class[numbers] = [check_weight(class_weight[key], f"class_weight[{key!r}]") for key in keys]
+    by_class[numbers] = [check_number(class_weight[key], f"class_weight[{key!r}]", 0) for key in keys]
     return by_class
 
 

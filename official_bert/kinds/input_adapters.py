@@ -223,26 +223,27 @@ def check_weights(values: Any, name: str) -> Array:
         UserError: If a weight is negative, not finite, or above MAX_MAGNITUDE.
     """
     return np.array(
-        [check_weight(value, f"{name}[{number}]") for number, value in enumerate(to_list(values, name))], np.float32
+        [check_number(value, f"{name}[{number}]", 0) for number, value in enumerate(to_list(values, name))], np.float32
     )
 
 
-def check_weight(value: Any, name: str) -> float:
-    """Converts a weight to float.
+def check_number(value: Any, name: str, least: float = -MAX_MAGNITUDE) -> float:
+    """Converts a label or a weight to float.
 
     Args:
-        value: The weight.
-        name: What the weight is called in error messages.
+        value: The number.
+        name: What the number is called in error messages.
+        least: The minimum. The maximum is MAX_MAGNITUDE.
 
     Raises:
-        UserError: If the weight is negative, not finite, or above MAX_MAGNITUDE.
+        UserError: If the value is not a number, not finite, or out of range.
     """
-    weight = to_number(value)
-    if not 0 <= weight <= MAX_MAGNITUDE:
+    number = to_number(value)
+    if not least <= number <= MAX_MAGNITUDE:
         raise UserError(
-            f"{name} is {format_value(value)}; expected a finite number, 0 or more, at most {MAX_MAGNITUDE:g}"
+            f"{name} is {format_value(value)}; expected a finite number from {least:g} to {MAX_MAGNITUDE:g}"
         )
-    return weight
+    return number
 
 
 def format_value(value: Any) -> str:

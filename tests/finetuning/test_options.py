@@ -7,7 +7,6 @@ import pytest
 from official_bert.commands import FINETUNE
 from official_bert.finetuning import training
 from official_bert.finetuning.options import Options
-from official_bert.finetuning.trainer import count_steps
 from official_bert.optimization.choices import AdamOptions
 from official_bert.runs.run_file import locked_options
 from official_bert.tasks import all_tasks
@@ -132,39 +131,3 @@ def test_unset_options_default_to_the_settings_of_the_trained_model():
     task_spec = {"task": "squad_v2", "doc_stride": 64, "n_best_size": 5, "null_score_diff_threshold": -1.5}
     trained = SquadV2Options(n_best_size=7).merge_trained(task_spec)
     assert trained == SquadV2Options(doc_stride=64, n_best_size=7, null_score_diff_threshold=-1.5)
-
-
-@pytest.mark.parametrize(("given", "eval_steps"), [(2, 2), (None, 3)])
-def test_the_number_of_steps_follows_from_epochs_and_batches(given: int | None, eval_steps: int):
-    options = make_options(train_batch_size=4, num_train_epochs=2.5, eval_steps=given)
-    assert count_steps(options, num_rows=9) == (7, 3, eval_steps)
-    assert (options.learning_rate, options.max_seq_length) == (5e-5, 128)  # the task's own
-
-
-LOGGED = [
-    (1, {}, [7, 14, 21], 22),
-    (20, {}, [50, 100, 150, 200], 60),
-    (20, {"eval_steps": 60}, [30, 60, 90, 120], 100),
-    (1, {"log_steps": 40, "eval_steps": 60}, [40, 80, 120], 3),
-]
-
-
-@pytest.mark.parametrize(("epochs", "changes", "first", "count"), LOGGED)
-def test_losses_are_logged_at_even_intervals_up_to_each_evaluation(epochs, changes, first: list[int], count: int):
-    options = make_options(train_batch_size=1, num_train_epochs=epochs, **changes)
-    num_steps, _, eval_steps = count_steps(options, num_rows=150)
-    numbers = range(1, num_steps + 1)
-    steps = [step for step in numbers if training._is_logged(step, options.log_steps, eval_steps, num_steps)]
-    assert (steps[: len(first)], len(steps)) == (first, count)
-
-
-@pytest.mark.parametrize(("scores", "patience", "is_over"), [
-    ([0.1, 0.3], 1, False),
-    ([0.1, 0.3, 0.2], 1, True),
-    ([0.1, 0.3, 0.2], 2, False),
-    ([0.1, 0.3, 0.2, 0.3], 2, True),  # an equal score does not count
-    ([0.5, 0.4, 0.3], 0, False),
-    ([], 1, False),
-])  # fmt: skip
-def test_early_stopping_counts_evaluations_without_a_better_score(scores, patience: int, is_over: bool):
-    assert training.has_stopped_improving(scores, patience) == is_over

@@ -146,9 +146,9 @@ def test_values_that_are_not_texts_are_rejected(values, message: str):
 
 @pytest.mark.parametrize("wrong", [NAN, -1.0, float("inf"), None, "a"])
 def test_weights_must_be_finite_and_nonnegative(wrong):
-    assert_refused(r"sample_weight\[1\] is .*; .* 0 or", input_adapters.check_weights, [1.0, wrong], "sample_weight")
+    assert_refused(r"sample_weight\[1\] is .*; .* 0 to", input_adapters.check_weights, [1.0, wrong], "sample_weight")
     weights_by_class = class_labels.weights_by_class
-    assert_refused(r"class_weight\['yes'\] is .*; .* 0 or", weights_by_class, {"no": 1.0, "yes": wrong}, ["no", "yes"])
+    assert_refused(r"class_weight\['yes'\] is .*; .* 0 to", weights_by_class, {"no": 1.0, "yes": wrong}, ["no", "yes"])
     np.testing.assert_array_equal(input_adapters.check_weights(np.array([2, 0]), "sample_weight"), [2.0, 0.0])
 
 

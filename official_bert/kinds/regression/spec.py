@@ -6,10 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from official_bert.errors import UserError
 from official_bert.kinds import input_adapters, scores
 from official_bert.kinds.features import LABELS, Array
-from official_bert.kinds.input_adapters import MAX_MAGNITUDE
 from official_bert.kinds.names import REGRESSION
 from official_bert.kinds.text_spec import TextExample, TextSpec
 
@@ -25,14 +23,8 @@ class RegressionSpec(TextSpec):
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"value": np.float32}
 
     def parse_labels(self, y: Any) -> list[float]:
-        labels = []
-        for index, value in enumerate(input_adapters.to_list(y, "y")):
-            number = input_adapters.to_number(value)
-            if not abs(number) <= MAX_MAGNITUDE:
-                value = input_adapters.format_value(value)
-                raise UserError(f"y[{index}] is {value}; expected a finite number, at most {MAX_MAGNITUDE:g}")
-            labels.append(number)
-        return labels
+        values = input_adapters.to_list(y, "y")
+        return [input_adapters.check_number(value, f"y[{index}]") for index, value in enumerate(values)]
 
     def targets(self, labels: Sequence[float]) -> Array:
         return np.array(labels, np.float32)
