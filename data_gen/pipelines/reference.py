@@ -97,10 +97,10 @@ def _make_instances(
     rng.shuffle(corpus)
     progress = Progress("making instances", dupe_factor * len(corpus), "documents")
     instances: list[Instance] = []
-    for number in range(dupe_factor):
-        for index, some in enumerate(make_instances(corpus, config, rng)):
+    for _ in range(dupe_factor):
+        for some in make_instances(corpus, config, rng):
             instances += some
-            progress.update(number * len(corpus) + index + 1)
+            progress.advance(1)
     rng.shuffle(instances)
     return instances
 

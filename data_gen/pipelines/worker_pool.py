@@ -75,14 +75,13 @@ class WorkerPool:
             finally:
                 free.put(process)
 
-        progress, done = Progress(what, sum(amounts), unit), 0.0
+        progress = Progress(what, sum(amounts), unit)
         threads = concurrent.futures.ThreadPoolExecutor(len(self._processes))
         try:
             futures = {threads.submit(run, task): amount for task, amount in zip(tasks, amounts, strict=True)}
             for future in concurrent.futures.as_completed(futures):
                 future.result()  # raises the error of the task
-                done += futures[future]
-                progress.update(done)
+                progress.advance(futures[future])
             return [future.result() for future in futures]
         finally:
             threads.shutdown(wait=False, cancel_futures=True)

@@ -66,4 +66,4 @@ def write(instances: Instances, paths: list[str]) -> None:
             records = record_codec.encode(shuffle.make_features(rows), schema)
             for number, writer in enumerate(writers):
                 writer.write(frame_records(records[(number - start) % len(writers) :: len(writers)]))
-            progress.update(start + _RECORDS_AT_ONCE)
+            progress.advance(len(records))

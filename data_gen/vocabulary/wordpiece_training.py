@@ -105,9 +105,7 @@ def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, mi
 def _repeated(words: list[str], counts: dict[str, int]) -> Iterator[str]:
     """Yields text in which each word occurs as often as its count, because the trainer does not accept counts."""
     progress = Progress("training", sum(counts.values()), "words")
-    done = 0
     for word in words:
         for start in range(0, counts[word], _WORDS_AT_ONCE):
             yield " ".join([word] * min(_WORDS_AT_ONCE, counts[word] - start))
-        done += counts[word]
-        progress.update(done)
+        progress.advance(counts[word])

@@ -3,7 +3,6 @@
 import gzip
 import re
 import struct
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from official_bert.data.dataset_options import make_dataset_options
@@ -26,15 +25,8 @@ def track_reading(description: str, paths: Iterable[str]) -> Callable[[int], Non
         description: Description of the work. Each progress line starts with it.
         paths: The files that will be read.
     """
-    progress, read, lock = Progress(description, sum(map(files.size, paths)) / 1e6, "MB"), 0, threading.Lock()
-
-    def advance(size: int) -> None:
-        nonlocal read
-        with lock:
-            read += size
-            progress.update(read / 1e6)
-
-    return advance
+    progress = Progress(description, sum(map(files.size, paths)) / 1e6, "MB")
+    return lambda size: progress.advance(size / 1e6)
 
 
 def get_compression(paths: Sequence[str]) -> str:

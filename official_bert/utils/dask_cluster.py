@@ -144,14 +144,13 @@ class Cluster:
         futures = [submit(*arguments) for arguments in tasks]
         numbers = {future: number for number, future in enumerate(futures)}
         results: dict[int, Any] = {}
-        progress, done = Progress(what, sum(amounts), unit), 0.0
+        progress = Progress(what, sum(amounts), unit)
         with self._client.as_current():
             try:
                 for future in distributed.as_completed(futures):
                     number = numbers[future]
                     results[number] = self._get_result(future, number)
-                    done += amounts[number]
-                    progress.update(done)
+                    progress.advance(amounts[number])
             except Exception as error:
                 is_lost = self._client.status != "running" or isinstance(error, distributed.comm.CommClosedError)
                 if not is_lost:

@@ -41,7 +41,8 @@ class Progress:
     def __init__(self, what: str, total: float, unit: str) -> None:
         self._what, self._total, self._unit = what, total, unit
         self._start = self._last = time.monotonic()
-        self._done_at_start = 0.0
+        self._done = self._done_at_start = 0.0
+        self._lock = threading.Lock()
 
     def begin(self, done: float) -> None:
         """Restarts the clock, so that the time spent before, for example on compilation, does not affect the rate.
@@ -50,6 +51,12 @@ class Progress:
             done: The amount done so far.
         """
         self._start, self._done_at_start = time.monotonic(), done
+
+    def advance(self, amount: float) -> None:
+        """Adds to the amount done, and prints a progress line like `update`. Several threads may call it."""
+        with self._lock:
+            self._done += amount
+            self.update(self._done)
 
     def update(self, done: float, detail: str = "") -> None:
         """Prints a progress line if ten seconds have passed since the last one.

@@ -35,6 +35,14 @@ def test_progress_shows_amounts_and_the_rate_since_the_beginning(total, begin, d
     assert capsys.readouterr().err == f"working: {line}\n"
 
 
+def test_amounts_are_added_up(monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    working = progress.Progress("working", 100, "units")
+    for amount in (10, 20):
+        working.advance(amount)
+    assert [line.partition(" of")[0] for line in capsys.readouterr().err.splitlines()] == ["working: 10", "working: 30"]
+
+
 @pytest.mark.parametrize(("steps", "most", "interval"), [(1, 50, 1), (19, 50, 1), (60, 50, 3), (5_000, 50, 50)])
 def test_short_runs_log_more_often(steps: int, most: int, interval: int):
     assert progress.get_log_interval(steps, most) == interval
