@@ -1,7 +1,7 @@
 """The command `official-bert`, which is also `python -m official_bert_cli`: all commands by name.
 
-It stands above official_bert and data_gen, and nothing imports it. Importing it imports next to
-nothing, so that Ctrl-C is answered by one line from here on, and not by a traceback of the imports that it ends.
+No other module imports it. It imports very little itself, so that Ctrl-C is handled early: it then prints one line
+instead of a traceback.
 """
 
 import importlib
@@ -70,7 +70,7 @@ def main() -> NoReturn:
             hint = f"did you mean {close[0]}?" if close else "official-bert --help lists them"
             if replacement := _ORIGINAL_SCRIPTS.get(name.removesuffix(".py")):
                 hint = f"use official-bert {replacement}"
-            raise UserError(f"there is no command {name}; {hint}")
+            raise UserError(f"unknown command {name}; {hint}")
         load(name).run(arguments)
     raise AssertionError("a command ends the process")
 

@@ -42,7 +42,7 @@ autodoc_member_order = "bysource"
 napoleon_numpy_docstring = False
 
 nitpicky = True
-# Types in signatures, most of which belong to Python or other packages, or are private.
+# Types in signatures, most of them from Python or other packages, or private.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
 
@@ -83,7 +83,7 @@ def mark_code_blocks(app: Sphinx, what: str, name: str, value: object, options: 
 def show_init_arguments(
     app: Sphinx, what: str, name: str, value: type, options: object, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Shows the arguments of __init__. Sphinx would show those of Keras' __new__: *args and **kwargs."""
+    """Shows the arguments of __init__ instead of the *args and **kwargs of Keras' __new__."""
     if what == "class":
         signature = stringify_signature(inspect.signature(value), show_annotation=False)
     return signature, returned

@@ -10,7 +10,7 @@ folder, *texts = sys.argv[1:]
 command = ["official-bert", "serve", f"--model=example={folder}", "--port=0"]
 server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 try:
-    # The server's log has a JSON object on each line; one of them says that it is ready, and where.
+    # The server's log has a JSON object on each line. The event "ready" contains the address.
     ready = json.loads(next(line for line in server.stderr if '"event":"ready"' in line))
     request = urllib.request.Request(
         f"{ready['url']}/v1/models/example:predict",

@@ -83,7 +83,7 @@ def save_kind(tmp_path_factory: pytest.TempPathFactory) -> "Callable[[str], str]
 
 @pytest.fixture(scope="session")
 def export_kind(save_kind: "Callable[[str], str]", tmp_path_factory: pytest.TempPathFactory) -> "Callable[..., str]":
-    """Returns the folder of the only version of the export of such a model in a format. Tests must not change it."""
+    """Exports a model in a format, and returns the folder of its only version. Tests must not change it."""
     from tests.export import exported_models  # here, since it imports TensorFlow
 
     @functools.cache
@@ -110,7 +110,7 @@ def bucket(store: "ObjectStore") -> str:
 
 
 def slow_after(count: int, values: "Iterable[Any]") -> list[Any]:
-    """Returns parameters of a test, of which those after the first `count` are marked slow."""
+    """Returns parameters of a test. All after the first `count` are marked slow."""
     return [
         pytest.param(*(value if type(value) is tuple else (value,)), marks=[pytest.mark.slow] if index >= count else [])
         for index, value in enumerate(values)

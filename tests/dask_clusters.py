@@ -74,7 +74,7 @@ class NamespaceHosts(Hosts):
     def __init__(self, stack: contextlib.ExitStack, number: int) -> None:
         self._name = f"bert-{uuid.uuid4().hex[:6]}"
         if not shutil.which("ip"):
-            pytest.skip("there is no command ip, which makes network namespaces")
+            pytest.skip("the command ip, which makes network namespaces, is not installed")
         switch = f"{self._name}-s"
         self._add(stack, switch)
         self._ip(f"-n {switch} link add switch type bridge")

@@ -191,7 +191,7 @@ def test_official_bert_runs_the_given_command(monkeypatch: pytest.MonkeyPatch, c
     expected = "".join(rf", {name} [\d.]+" for name in versions)
     assert re.fullmatch(rf"official-bert {__version__}{expected}, Linux-\S+\n", run("--version"))
     assert "usage: official-bert serve --flag=value" in run("serve", "--help")
-    assert run("srve", code=1) == "error: there is no command srve; did you mean serve?\n"
+    assert run("srve", code=1) == "error: unknown command srve; did you mean serve?\n"
     assert "run_squad.py; use official-bert finetune --task=squad\n" in run("run_squad.py", code=1)
     assert run("pretrain", "--nothing=1", code=1).startswith("error: unknown flag --nothing;")
 

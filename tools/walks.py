@@ -86,7 +86,7 @@ class Walk:
 
 
 def _name_file(frame: Any) -> str | None:
-    """Returns the path of a frame's file in the checkout. Returns None for tools, tests and other code."""
+    """Returns the path of a frame's file in the checkout. None if it belongs to tools, tests or other code."""
     path = pathlib.Path(frame.f_code.co_filename)
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # the body of a module or class
         return None

@@ -49,7 +49,7 @@ class _FileSet:
     Attributes:
         manifest_file: Path of the manifest, or None.
         source: Contents of the manifest, or None.
-        entries: The manifest's entry for each file, by path. None for files without a manifest.
+        entries: The manifest's entry for each file, by path, or None if the files have no manifest.
     """
 
     manifest_file: str | None

@@ -30,7 +30,7 @@ class Prepared(NamedTuple):
         tokenizer: The tokenizer.
         boundaries: Finds the words whose tokens are masked together. None if WordPiece's words are used.
         excluded: Texts whose documents are left out, or None.
-        flags: The flags to store in the manifest: those that determine the records' bytes, and the file names.
+        flags: The flags to store in the manifest: file names, and all flags that determine the records' bytes.
     """
 
     paths: list[str]

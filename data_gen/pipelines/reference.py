@@ -1,6 +1,6 @@
 """Makes record files with the original script's algorithm: record by record, with everything in memory.
 
-The same text, flags and seed give the same records as the original (tests/golden/pretraining_records.json).
+The same text, flags and seed give the same records as the original (tests/golden/original/records).
 """
 
 import collections

@@ -198,8 +198,8 @@ def _truncate_pairs(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
     """Truncates pairs to `max_tokens` tokens like truncation.truncate_pair_at_random_ends, without a loop over tokens.
 
     That function removes one token at a time from the longer segment, or from b if both are equally long. So the longer
-    segment first shrinks to the length of the shorter one, and then b and a lose tokens in turn, from which the final
-    lengths follow. Each token is removed from the front or from the back with probability 1/2, so the number of tokens
+    segment first shrinks to the length of the shorter one, and then b and a lose tokens in turn. This determines the
+    final lengths. Each token is removed from the front or from the back with probability 1/2, so the number of tokens
     removed from the front has a binomial distribution.
     """
     a, b = pairs.a_length, pairs.b_length

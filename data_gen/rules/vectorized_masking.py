@@ -71,7 +71,7 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
 def _choose_whole_words(
     ids: np.ndarray, candidate: np.ndarray, budget: np.ndarray, keys: np.ndarray, config: InstanceConfig
 ) -> np.ndarray:
-    """Chooses words in random order, skipping those that exceed the remaining budget.
+    """Chooses words in random order, skipping words that exceed the remaining budget.
 
     Args:
         ids: Token ids [N, L].

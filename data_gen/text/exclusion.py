@@ -118,7 +118,7 @@ def load_described(patterns: list[str]) -> tuple[list[str], ExcludedTexts | None
 
 def _read_texts(path: str) -> Iterator[str]:
     is_table = tables.is_table(path)
-    for number, (_, row) in enumerate(tables.read_rows(path, NoBadRows(), as_text=not is_table)):
+    for number, (_, row) in enumerate(tables.read_rows(path, NoBadRows(), is_plain_text=not is_table)):
         if is_table and number == 0:
             yield from row
         yield from _find_strings(row)

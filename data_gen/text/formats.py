@@ -74,7 +74,7 @@ def read_documents(
         drop_invalid_utf8: Whether to drop bytes that are not valid UTF-8 instead of raising an error.
         start: Start of one of the ranges from `find_ranges`, to read only this part. Defaults to the start of the file.
         end: End of the range. Defaults to the end of the file.
-        counts: Counts to increase: those of `streams.decode_lines` and "empty_rows".
+        counts: Counts to increase: "empty_rows", and the counts of `streams.decode_lines`.
 
     Raises:
         UserError: If the language code is invalid, the text is not UTF-8 or does not match the format, or the
@@ -117,7 +117,7 @@ def read_with_options(
         path: The file.
         format: The result of `resolve_format`.
         options: The flags.
-        counts: Counts to increase: those of `read_documents` and "empty_files".
+        counts: Counts to increase: "empty_files", and the counts of `read_documents`.
         start: Start of a range from `find_ranges`.
         end: End of the range. Defaults to the end of the file.
     """

@@ -39,7 +39,7 @@ class Learned:
 def learn(options: VocabularyOptions) -> Learned:
     """Learns a vocabulary: special tokens, then letters, then longer pieces in the order in which they were learned.
 
-    Text is split into words by the exact tokenizer, the one with which the vocabulary will be used.
+    The exact tokenizer, which will use the vocabulary, splits the text into words.
 
     Raises:
         UserError: If the text is missing or empty, or the size is too small for its letters.

@@ -41,7 +41,7 @@ def find_prefix(path: str) -> str:
         return base
     if not files.is_folder(path):
         raise UserError(
-            f"there is no readable checkpoint {path}; pass a folder, or the path of a checkpoint without .index"
+            f"{path} is not a readable checkpoint; pass a folder, or the path of a checkpoint without .index"
         )
     prefixes = _prefixes_in(path)
     if len(prefixes) == 1:  # Also if it is damaged, so that reading it reports the damage.

@@ -111,8 +111,7 @@ def explain_unknown_name(path: str) -> UserError | None:
     if "/" in path:
         hint = f"pass hf://{path} for a model on the Hugging Face Hub; {hint}"
     return UserError(
-        f"there is no file or folder {path}, and no known model has this name; {hint}`official-bert models` lists the "
-        "names"
+        f"{path} is neither a file, a folder nor a known model; {hint}`official-bert models` lists the known models"
     )
 
 

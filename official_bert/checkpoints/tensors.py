@@ -92,7 +92,7 @@ def keep_parts(model: LoadedModel, parts: Iterable[str], format_name: str) -> Lo
 
 
 def look_up_name(table: Mapping[str, str], suffixes: Mapping[str, str], path: str) -> str | None:
-    """Returns a checkpoint format's name of a variable, or None if the format has no such variable.
+    """Returns a checkpoint format's name of a variable, or None if the format lacks it.
 
     Args:
         table: The format's name of each layer, by the layer's name in our models. A variable whose name in the format
@@ -343,7 +343,7 @@ def allow_hint(names: list[str]) -> str:
 def _check_labels(
     labels: tuple[str, ...] | None, weights: Mapping[str, Array]
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Checks that there is a label for each class. Returns the labels, or None if there is no classifier, and notes.
+    """Checks that each class has a label. Returns the labels (None without a classifier) and notes.
 
     Raises:
         UserError: If the number of classes differs from the number of names.

@@ -67,7 +67,7 @@ def read_file(path: str) -> Iterator[bytes]:
         if kind or end == files.size(path):  # TensorFlow ignores up to 11 bytes after the last record
             return
     except tf.errors.NotFoundError as error:
-        raise UserError(f"there is no file {path}") from error
+        raise UserError(f"{path} does not exist") from error
     except tf.errors.DataLossError as error:
         if kind:  # TensorFlow decompresses large blocks and also loses the intact records of the block.
             near = " or one after it"

@@ -18,7 +18,7 @@ _BLOCKED_PACKAGES = ("official_bert", "data_gen")
 def answer_without_package(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Runs a SavedModel on texts, in a separate process in which this package cannot be imported.
 
-    The arguments and the result are those of `ask`.
+    The arguments and the result are the same as for `ask`.
 
     Raises:
         UserError: If the process fails. The message contains the end of its output.

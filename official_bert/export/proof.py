@@ -120,7 +120,7 @@ def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequen
 
     Args:
         replay: The texts and the model's answers to them.
-        alone: The export's answers to each text in a batch of one.
+        alone: The export's answers to each text, in batches of size one.
         together: The export's answers to the first texts in one batch.
 
     Raises:

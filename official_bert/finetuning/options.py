@@ -196,7 +196,7 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
         return self.calibrate or self.thresholds is not None or self.min_confidence is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns one flat dict of all options by name, including those of the task."""
+        """Returns one flat dict of all options by name, including the options of the task."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del values["task_options"]
         return {**values, **dataclasses.asdict(self.task_options)}

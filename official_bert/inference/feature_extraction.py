@@ -148,7 +148,7 @@ def read_texts(
         yield from _read_words(path)
         return
     if not tables.is_table(path):
-        for _, row in tables.read_rows(path, NoBadRows(), as_text=True):
+        for _, row in tables.read_rows(path, NoBadRows(), is_plain_text=True):
             yield row[tables.TEXT]
         return
     table = trained.get("table") or {}

@@ -79,7 +79,7 @@ class KerasRunner:
     ) -> Outputs:
         """Returns the model's outputs for all rows, in order and without padding (see features.Outputs).
 
-        If layers have new variables, such as those of LoRA, the graph is traced again.
+        If layers have new variables (such as LoRA's), the graph is traced again.
 
         Args:
             features: The tokenized texts, or windows of long texts (rows).

@@ -56,7 +56,7 @@ def _select_texts(x: Any, spec: KindSpec) -> Any:
 
 
 def read_batches(data: tf.data.Dataset, spec: KindSpec) -> Iterator[tuple[Any, Any, Any]]:
-    """Yields texts, labels and sample weights of each batch of a batched data set. None stands for missing ones."""
+    """Yields texts, labels and sample weights of each batch of a batched data set. Missing ones are None."""
     for element in data.with_options(make_dataset_options()):
         x, y, weights = (*(element if spec.needs_labels else (element,)), None, None)[:3]
         x, y, weights = tf.nest.map_structure(_to_array, (x, y, weights))

@@ -63,8 +63,7 @@ def count_kept(examples: int, validation_split: float) -> int:
     kept = math.floor(examples * (1 - validation_split))
     if not 0 < kept < examples:
         raise UserError(
-            f"validation_split={validation_split:g} of {examples} examples leaves none for training or none for "
-            "validation"
+            f"validation_split={validation_split:g} of {examples} examples leaves none to train or to validate on"
         )
     return kept
 

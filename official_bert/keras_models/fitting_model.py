@@ -54,7 +54,9 @@ class FittingModel(TextModel):
     _training_step: TrainingStep | None = None
     # Whether metrics are multiplied by the user's sample weights. Padding rows always have weight 0.
     _weighs_metrics = False
-    _compile_again: Callable[[], None] | None = None  # repeats the last call of compile, or that of a saved model
+    _compile_again: Callable[[], None] | None = (
+        None  # repeats the last call of compile, or the call stored in a saved model
+    )
     _saved_compile_config: dict[str, Any] | None = None  # configuration in the file that the model was loaded from
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
@@ -151,7 +153,7 @@ class FittingModel(TextModel):
         if not self.compiled or self.loss is None:  # Keras sets `compiled` for every file with a compile configuration.
             (self._compile_again or self.compile)()
         weights = tuple(map(id, self.weights))
-        if weights != self._traced_weights:  # Layers have new variables, such as those of LoRA.
+        if weights != self._traced_weights:  # Layers have new variables (such as LoRA's).
             self.train_function = self.test_function = None
             self._traced_weights = weights
 
@@ -319,7 +321,7 @@ class FittingModel(TextModel):
         For texts, the result also contains the scores that Keras has no metric for: exact match and F1 for question
         answering, and precision, recall and F1 for entities, in total and per type. They need a second pass over the
         texts, and are omitted if you pass `steps`. If texts are read in several windows (doc_stride), the loss and the
-        metrics are those of the mean logits of each text. With `steps`, and while fit trains, they count windows.
+        metrics are computed from the mean logits of each text. With `steps`, and while fit trains, they count windows.
 
         The loss and the Keras metrics, such as accuracy, are computed from the logits, without temperature, thresholds
         and min_confidence. The confusion matrix applies the thresholds.

@@ -49,7 +49,7 @@ class Examples:
 
 
 class EpochCounter(keras.callbacks.Callback):
-    """A callback that tells `inputs` the current epoch, which the order of the examples and random masks depend on."""
+    """A callback that sets the epoch of `inputs`, which determines the order of the examples and random masks."""
 
     def __init__(self, inputs: "Inputs") -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Inputs:
     def __init__(self, model: TextModel, prints_notes: bool = True) -> None:
         self.epoch, self.spec = 0, model.spec
         self._model, self._prints_notes = model, prints_notes
-        # Whether class labels are converted to one-hot rows (True) or to indices (False), or left as they are (None).
+        # Whether class labels are converted to one-hot rows (True) or to indices (False), or not converted (None).
         self._has_one_hot = reads_one_hot(model.loss, model.spec)
         # The texts that were read from a data set, in all epochs.
         self._num_texts = self._num_truncated = 0

@@ -1,4 +1,4 @@
-"""Labels that a model created without labels takes from the data of fit."""
+"""Learns the class names of a model that was created without labels, from the labels passed to fit."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from official_bert.kinds.input_adapters import are_ids
 
 
 def learn_labels(model: Any, x: Any, y: Any, verbose: Any) -> None:
-    """Gives a TextModel that was created without labels those in `y`, and a new last layer for them.
+    """Gives a TextModel without labels the labels in `y`, and replaces its last layer by a new one for them.
 
-    All other layers stay, with the user's changes. The model must be compiled again.
+    All other layers are kept, including the user's changes. The model must be compiled again.
 
     Args:
         model: The TextModel.

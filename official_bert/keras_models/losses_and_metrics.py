@@ -41,7 +41,7 @@ def check_losses(losses: Any, spec: KindSpec) -> Any:
 
 
 def check_metrics(metrics: Any, spec: KindSpec, has_one_hot: bool | None = False) -> Any:
-    """Returns the metrics. Those that expect probabilities or one-hot labels are wrapped in MetricOfClasses.
+    """Returns the metrics, wrapped in MetricOfClasses if they expect probabilities or one-hot labels.
 
     "accuracy" is replaced by the accuracy of the task.
 

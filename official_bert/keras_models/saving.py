@@ -54,7 +54,7 @@ def load(filepath: Any, model_class: type, expected: str) -> Any:
     """
     path = os.fspath(filepath)
     if not files.exists(path):
-        raise UserError(f"there is no file {path}")
+        raise UserError(f"{path} does not exist")
     try:
         model = keras.models.load_model(files.local_copy(path))
     except UserError:

@@ -15,7 +15,7 @@ class ConstantAnswers:
     only if all are empty, because the same answer may be correct for many questions. Vectors are ignored.
 
     Args:
-        expected: The labels of a regression, as far as they are known. Answers count as nearly equal if their spread is
+        expected: The known labels of a regression. Answers count as nearly equal if their spread is
             tiny compared with the spread of the labels.
     """
 

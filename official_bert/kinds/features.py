@@ -249,4 +249,4 @@ def describe_truncation(num_truncated: int, num_examples: int, noun: str, length
     """
     if not num_truncated:
         return None
-    return f"cut to {length} tokens ({setting}): {num_truncated:,} of {pluralize(num_examples, noun)}"
+    return f"truncated to {length} tokens ({setting}): {num_truncated:,} of {pluralize(num_examples, noun)}"

@@ -14,8 +14,8 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     The decay is `end_rate + (peak - end_rate) * x ** power`, where x falls linearly from 1 to 0. As in the original, x
     is 1 at step 0, so the rate drops at the end of the warmup: with linear decay, from `peak` to `peak * (1 -
-    warmup_steps / num_steps)`. With `jump=False`, x is 1 at the end of the warmup, and there is no drop. With a warmup,
-    the rate of the first step is 0.
+    warmup_steps / num_steps)`. With `jump=False`, x is 1 at the end of the warmup, so the rate does not drop. With a
+    warmup, the rate of the first step is 0.
 
     Args:
         peak: Maximum learning rate.

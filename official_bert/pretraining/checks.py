@@ -196,8 +196,8 @@ def _check_lengths(options: Options, config: BertConfig) -> None:
 def _check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
     """Raises a UserError if the records differ in objective or masking rates, or contradict the run's objective.
 
-    All records must have the same objective. The masking rates of records for evaluation may differ from those of the
-    training records, but not among themselves.
+    All records must have the same objective. All records for evaluation must have the same masking rates,
+    which may differ from the rates of the training records.
     """
     groups = [[each for records in training for each in records.flags], *(records.flags for records in evaluated)]
     objectives = sorted({get_objective(each) for flags in groups for each in flags})

@@ -31,8 +31,8 @@ def compute_pretraining_sums(
 
     Returns:
         float32 scalars by name. masked_lm_loss, masked_lm_correct and masked_lm_count are the cross-entropy (in nats),
-        hits and number of the masked tokens, next_sentence_loss, next_sentence_correct and next_sentence_count those of
-        the records. tokens is the number of positions that are not padding.
+        hits and number of the masked tokens. next_sentence_loss, next_sentence_correct and next_sentence_count are the
+        same for the records. tokens is the number of positions that are not padding.
     """
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]  # [B, P]
     masked_lm_loss, masked_lm_hits = masked_lm_losses(outputs["masked_lm_logits"], labels, compiled)

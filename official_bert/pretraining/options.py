@@ -263,7 +263,7 @@ class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
         return [first, self._make_phase(2, "phase2_", first.last_step, self.phase2_num_train_steps)]
 
     def _make_phase(self, number: int, prefix: str, first_step: int, num_steps: int) -> Phase:
-        """Creates a phase from the flags that start with `prefix`, or from those of phase 1 if they are None."""
+        """Creates a phase from the flags that start with `prefix`. Flags that are None have the values of phase 1."""
         names = [field.name for field in dataclasses.fields(Phase) if hasattr(self, field.name)]
         values = {name: getattr(self, name) for name in names}
         values |= {name: value for name in names if (value := getattr(self, prefix + name)) is not None}

@@ -34,7 +34,7 @@ _MAX_FILES_SHOWN = 10
 class RecordFiles(RecordSource):
     """Record files that were checked to fit each other and the model.
 
-    The records are masked while they are read if their manifest says so, or if the model predicts next tokens.
+    Records without masks are masked while they are read. If the model predicts next tokens, targets are made instead.
 
     Attributes:
         manifests: The manifests of the files.

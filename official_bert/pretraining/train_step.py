@@ -135,13 +135,13 @@ class Pretrainer:
             steps: Number of steps to run.
 
         Returns:
-            Sums over the finite steps: those of compute_pretraining_sums, and gradient_norm. Also
+            Sums over the finite steps: the sums of compute_pretraining_sums, and gradient_norm. Also
 
             - nonfinite_steps: The number of steps whose loss or gradient was not finite.
             - nonfinite_losses: The number of steps whose loss was not finite.
             - nonfinite_at_end: The number of non-finite steps after the last finite one.
             - nonfinite_step, nonfinite_loss, nonfinite_norm: The number (from 1), the loss and the gradient norm of the
-              first step with a non-finite loss. Without one, those of the first step with a non-finite gradient, or 0.
+              first step with a non-finite loss. Without one, of the first step with a non-finite gradient, or 0.
             - input_wait: The time for which the devices waited for batches, in seconds. 0 on a TPU, or without
               times_input.
         """

@@ -18,7 +18,7 @@ _MAX_BATCHES, _BATCH_SIZE = 200, 64  # sample of the records in which predicted 
 def warn_at_unigram_level(
     folder: str, records: RecordFiles, log: TrainingLog, step: int, phase: Phase, config: BertConfig
 ) -> None:
-    """Prints and logs a warning if none of the masked-LM losses logged so far is below the unigram level.
+    """Prints and logs a warning if all masked-LM losses logged so far are at or above the unigram level.
 
     Args:
         folder: Folder of the run.

@@ -32,7 +32,7 @@ def find_doubtful_classes(labels: Iterable[str]) -> list[str]:
     """Returns notes about class names that may be mistakes.
 
     There is a note for each group of names that differ only by case, white space or Unicode normalization, and one for
-    names that often stand for a missing label.
+    names that often mean a missing label.
     """
     groups = collections.defaultdict(list)
     for label in labels:
@@ -45,7 +45,7 @@ def find_doubtful_classes(labels: Iterable[str]) -> list[str]:
         for names in similar
     ]
     if missing := [label for label in labels if label.casefold() in _MISSING]:
-        notes.append(f"classes may stand for missing labels: {tables.quote_names(missing)}")
+        notes.append(f"classes may mean missing labels: {tables.quote_names(missing)}")
     return notes
 
 
@@ -129,7 +129,7 @@ class SeveralLabelsColumn(LabelColumn):
     def parse_names(self, value: Any) -> list[str]:
         if value is None:
             raise BadRowError(
-                f"label null in {self._name} means a missing value; for a row that has none of the labels, write an "
+                f"label null in {self._name} means a missing value; for a row without labels, write an "
                 "empty list [] (in CSV, an empty cell)"
             )
         return self._parse_parts(value if isinstance(value, list) else str(value).split(self._separator))

@@ -190,9 +190,7 @@ def _check_columns(path: str, schema: Any, columns: Sequence[str] | None) -> Non
     for name in columns or ():
         if schema.names.count(name) != 1:
             problem = "two columns" if name in schema.names else "no column"
-            raise UserError(
-                f"{path}: there is {problem} {name!r}; the columns are {', '.join(map(repr, schema.names))}"
-            )
+            raise UserError(f"{path} has {problem} {name!r}; the columns are {', '.join(map(repr, schema.names))}")
         if not _is_text(schema.field(name).type):
             raise UserError(f"{path}: the column {name!r} is not text, but {schema.field(name).type}")
 

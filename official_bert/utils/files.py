@@ -121,7 +121,7 @@ def explain_read_errors(path: str, position: Callable[[], str] = lambda: "the st
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise UserError(f"there is no file {path}") from error
+        raise UserError(f"{path} does not exist") from error
     except EOFError as error:
         raise UserError(
             f"{path} ends within its compressed data, after {position()} of the text; copy or download it again"
@@ -132,7 +132,7 @@ def explain_read_errors(path: str, position: Callable[[], str] = lambda: "the st
         if not is_remote(path):
             raise
         if type(error).__name__ == "NotFoundError":
-            raise UserError(f"there is no file {path}") from error
+            raise UserError(f"{path} does not exist") from error
         raise UserError(f"cannot read {path}: {error or type(error).__name__}") from error
 
 

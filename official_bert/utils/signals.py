@@ -72,7 +72,7 @@ def print_if_stopped(hint: str) -> Iterator[None]:
         os.kill(os.getpid(), signal.SIGTERM)
 
     is_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)  # None stands for a handler of C code, which could not be restored
+    before = signal.getsignal(signal.SIGTERM)  # None means a handler of C code, which could not be restored
     is_handled = is_main and before not in (None, signal.SIG_IGN)
     if is_handled:
         signal.signal(signal.SIGTERM, terminate)

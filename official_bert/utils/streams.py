@@ -101,8 +101,8 @@ def decode_lines(
             suggests --drop_invalid_utf8. If it is None, they are an error without this suggestion, for commands without
             the flag.
         at_start: Whether `lines` starts with the first line of the file, which may begin with a byte order mark.
-        counts: Counts to increase: those of `drop_invalid_bytes`, and "carriage_returns", the number of lines with a
-            carriage return before their end.
+        counts: Counts to increase: the counts of `drop_invalid_bytes`, and "carriage_returns", the number of lines with
+            a carriage return before their end.
 
     Raises:
         UserError: If a line is not UTF-8, or the file is UTF-16 or not a text file.

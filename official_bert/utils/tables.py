@@ -36,7 +36,7 @@ def read_rows(
     wanted: Sequence[str] = (),
     *,
     has_longer_rows: bool = False,
-    as_text: bool = False,
+    is_plain_text: bool = False,
 ) -> Iterator[tuple[int | str, dict[str, Any]]]:
     """Yields each row of a table: the number of its first line, and its values by column.
 
@@ -50,13 +50,13 @@ def read_rows(
             line with exactly these names is skipped, with a note.
         wanted: Column names that the header must contain.
         has_longer_rows: Whether to ignore additional values at the end of a row instead of treating it as invalid.
-        as_text: Whether to read the file like a .txt file, even if its name ends differently. It may then be a pipe.
+        is_plain_text: Whether to read the file like a .txt file, whatever its extension. It may then be a pipe.
 
     Raises:
         UserError: If the file is missing, corrupt or not a table, or has no header.
     """
-    extension = ".txt" if as_text else _extension(path)
-    if not row_files.is_data_set(path) and (not as_text or files.is_folder(path)):
+    extension = ".txt" if is_plain_text else _extension(path)
+    if not row_files.is_data_set(path) and (not is_plain_text or files.is_folder(path)):
         files.check_regular(path)
     if extension == ".txt":
         rows: Iterator[tuple[int | str, dict[str, Any]]] = _texts(path)
@@ -202,7 +202,7 @@ def _table_rows(
             raise UserError(f"{path}, line 1: {setting!r} is a setting for Excel, not column names; remove this line")
         if columns is None:
             columns = values
-            # Columns without a name, such as those of an index, cannot be read.
+            # Columns without a name, such as index columns, cannot be read.
             duplicates = sorted(name for name, count in collections.Counter(columns).items() if name and count > 1)
             if duplicates:
                 raise UserError(

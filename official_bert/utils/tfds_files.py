@@ -96,7 +96,7 @@ def _check_columns(path: str, features: Any, columns: Sequence[str] | None) -> N
 
     for name in columns or ():
         if name not in features:
-            raise UserError(f"{path}: there is no column {name!r}; the columns are {', '.join(map(repr, features))}")
+            raise UserError(f"{path} has no column {name!r}; the columns are {', '.join(map(repr, features))}")
         if features[name].tf_dtype != tf.string or features[name].shape:
             raise UserError(f"{path}: the column {name!r} is not text, but {features[name]}")
 

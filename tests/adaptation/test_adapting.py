@@ -134,7 +134,7 @@ def test_new_words_start_as_the_mean_of_their_pieces(source):
 
 
 WRONG_OPTIONS = [
-    ({"init": "none"}, "there is no file or folder none"),
+    ({"init": "none"}, "none is neither a file, a folder nor a known model"),
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-*'"),
     ({"general_file": ["text.txt"]}, "--general_file and --input_file are the same file"),
     ({"general_file": ["copy.txt"]}, "40 of the 40 documents of --general_file"),

@@ -15,7 +15,7 @@ def exact_config(tiny_config: BertConfig) -> BertConfig:
 
 
 @pytest.fixture(autouse=True)
-def without_frameworks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def hide_frameworks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps the conversions of fast tests from importing transformers and keras-hub, which takes 15 seconds."""
     if not request.node.get_closest_marker("slow"):
         for name, each in FORMATS.items():

@@ -176,7 +176,7 @@ def test_names_without_a_scheme_are_downloaded_from_their_source(
     ("BERT-Tiny", "did you mean bert-tiny"),
     ("dslim/bert-base-NER", "hf://dslim/bert-base-NER"),
     ("mine", "official-bert models"),
-    ("./bert-tiny", "no readable checkpoint ./bert-tiny"),
+    ("./bert-tiny", "./bert-tiny is not a readable checkpoint"),
     ("hf://", "expected hf://owner/name"),
     ("hf://a/b/c", "expected hf://owner/name"),
     ("hf://owner/../name", "expected hf://owner/name"),

@@ -100,7 +100,7 @@ def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_
 
 
 def test_paths_without_a_checkpoint_and_pickled_weights_are_refused(tmp_path: pathlib.Path):
-    assert "no readable checkpoint" in read_refusal(tmp_path / "nowhere")
+    assert "is not a readable checkpoint" in read_refusal(tmp_path / "nowhere")
     (tmp_path / "text.txt").write_text("hello")
     for path in (tmp_path, tmp_path / "text.txt"):
         assert f"{path} holds no checkpoint of a known format" in read_refusal(path)

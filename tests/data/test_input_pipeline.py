@@ -205,7 +205,7 @@ def test_evaluation_reads_each_record_once_with_fixed_masks(tmp_path):
     records = parse_records(*paths)
     np.testing.assert_array_equal(ids[:10], records["input_ids"])
     assert not ids[10:].any()  # padding of the last batch
-    # The masks are those of seed 0 and epoch 0, also in later releases.
+    # The masks of seed 0 and epoch 0 must never change.
     record_ids = tf.constant([*range(7), *(2**40 + number for number in range(3))], tf.int64)
     expected = masking()(records, make_record_keys(0, tf.zeros([10], tf.int64), record_ids))
     for name, feature in record_schema.pretraining_schema(LENGTH, LIMIT).items():

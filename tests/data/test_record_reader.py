@@ -31,4 +31,4 @@ def test_truncation_at_any_byte_is_detected(shards):
 
 
 def test_missing_file_is_named():
-    assert_refused("there is no file none.tfrecord", list, record_reader.read_file("none.tfrecord"))
+    assert_refused("none.tfrecord does not exist", list, record_reader.read_file("none.tfrecord"))

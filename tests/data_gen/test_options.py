@@ -12,7 +12,7 @@ from tests.make import refusal
     ({"input_file": []}, "--input_file is empty"),
     *(({"masking_rates": rates}, f"--masking_rates is {rates!r}; ") for rates in
       ("80/10", "80/10/20", "eighty", "-10/10/100", "80.0/10/10")),
-    ({"vocab_file": "none.txt"}, "there is no file none.txt"),
+    ({"vocab_file": "none.txt"}, "none.txt does not exist"),
     ({"input_file": ["/proc"]}, "--input_file: /proc is a folder; for all files in it pass /proc/*"),
     ({"output_file": ["/proc/none/x"]}, "cannot create the folder /proc/none"),
     ({"output_file": ["x"], "num_shards": 2, "shard_size_mb": 3}, "--num_shards=2 and --shard_size_mb=3"),

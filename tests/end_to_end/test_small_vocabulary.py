@@ -14,7 +14,7 @@ from tests.conftest import WORDS
 from tests.end_to_end.conftest import Run
 from tests.make import tiny_config, write_text
 from tests.pretraining.conftest import record_files, shared_record_files  # noqa: F401
-from tests.pretraining.pretraining_runs import options_for
+from tests.pretraining.pretraining_runs import make_run_options
 
 ROWS = 100
 
@@ -29,7 +29,7 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
 ):
     note = f"the vocabulary has {len(WORDS)} tokens, the word table {ROWS} rows"
     config = write_text(tmp_path / "config.json", tiny_config(vocab_size=ROWS, num_hidden_layers=1).to_json())
-    pretrain(options_for(record_files, config, tmp_path / "run", vocab_file=vocab_file, num_train_steps=2))
+    pretrain(make_run_options(record_files, config, tmp_path / "run", vocab_file=vocab_file, num_train_steps=2))
     assert f"warning: {note}" in capsys.readouterr().out
 
     ids = {"input_ids": np.array([[2, 57, 58, 3]]), "input_mask": np.ones((1, 4)), "segment_ids": np.zeros((1, 4))}

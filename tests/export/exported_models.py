@@ -161,19 +161,19 @@ def answer_in_python(source: Source, texts: Mapping[str, Sequence[Any]]) -> Colu
     return exports.join_rows([{name: np.array([value]) for name, value in row.items()} for row in rows])
 
 
-def as_text(value: Any) -> Any:
+def decode_text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def assert_answers(found: Mapping[str, Any], expected: Columns, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+def assert_answers(answers: Mapping[str, Any], expected: Columns, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     """Compares the outputs for a batch, with their padding. The vectors of padding are never used."""
     for name, values in expected.items():
-        column = np.asarray(found[name])
+        column = np.asarray(answers[name])
         if values.dtype == object:
-            np.testing.assert_array_equal(np.vectorize(as_text, otypes=[object])(column), values, name)
+            np.testing.assert_array_equal(np.vectorize(decode_text, otypes=[object])(column), values, name)
             continue
         if name == "sequence_output":
-            column = column * np.asarray(found["input_mask"])[..., None]
+            column = column * np.asarray(answers["input_mask"])[..., None]
         np.testing.assert_allclose(column, values, rtol, atol, err_msg=name)
 
 

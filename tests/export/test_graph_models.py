@@ -1,4 +1,4 @@
-"""Compares the answers of exported functions with those of the same weights in Python."""
+"""Compares the answers of exported functions with the answers of the same weights in Python."""
 
 import itertools
 import random

@@ -40,7 +40,7 @@ def make_options(folder: pathlib.Path) -> Options:
 
 
 def change(options: Options, **changes: Any) -> Options:
-    """Returns options with changes of some, including those of the table."""
+    """Returns a copy of the options with some values changed, including options of the table."""
     names = {field.name for field in dataclasses.fields(TableOptions)}
     of_table = {name: changes.pop(name) for name in names & changes.keys()}
     return dataclasses.replace(options, task_options=dataclasses.replace(options.task_options, **of_table), **changes)
@@ -55,7 +55,7 @@ def options(tmp_path: pathlib.Path) -> Options:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> types.SimpleNamespace:
     """A finished run that no test changes: its options, scores, printed lines and number of predicted parts.
 
-    The folder "killed" beside its own is a copy from the third epoch, after the scores were logged and before the
+    The folder "killed" next to it is a copy from the third epoch, after the scores were logged and before the
     checkpoint.
     """
     folder = tmp_path_factory.mktemp("trained")
@@ -82,7 +82,7 @@ def copied(trained: types.SimpleNamespace, tmp_path: pathlib.Path) -> Options:
 
 
 @pytest.fixture
-def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def skip_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs skip their training steps, and predict without a graph, which is faster for a few rows."""
     monkeypatch.setattr(KerasRunner, "_traced_forward", KerasRunner._forward_on_all_replicas)
 

@@ -168,7 +168,7 @@ def test_early_stopping_class_weights_layer_decay_and_freezing_work_together(opt
 @pytest.mark.parametrize(
     ("metric", "best"), slow_after(2, [("roc_auc", 2), ("mean_absolute_error", 2), ("accuracy", 1)])
 )
-@pytest.mark.usefixtures("without_training")
+@pytest.mark.usefixtures("skip_training")
 def test_the_metric_for_the_best_model_selects_it_and_stops_the_run(metric, best, options, monkeypatch, capsys):
     evaluations = iter([(0.7, 0.5), (0.6, 0.8), (0.6, 0.7), (0.6, 0.6)])
     names = ("accuracy", "roc_auc")
@@ -186,13 +186,13 @@ def test_the_metric_for_the_best_model_selects_it_and_stops_the_run(metric, best
     assert [line.endswith("; saved") for line in lines] == [True] * best + [False]
 
 
-@pytest.mark.usefixtures("without_training")
+@pytest.mark.usefixtures("skip_training")
 def test_a_run_that_failed_before_training_can_be_started_with_other_options(options):
     assert "matches no whole layer name" in refusal(runner.run, change(options, **SHORT, freeze=["typo"]))
     runner.run(change(options, **SHORT, on_bad_row="skip"))
 
 
-@pytest.mark.usefixtures("without_training")
+@pytest.mark.usefixtures("skip_training")
 def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(copied, tmp_path, trained, capsys):
     table = pathlib.Path(copied.task_options.eval_file)
     eval_file = tmp_path / "eval.csv"
@@ -231,7 +231,7 @@ def test_invalid_options_are_rejected_before_training(options, changes, message)
     assert not pathlib.Path(options.output_dir, "train.jsonl").exists()  # the run stopped before training
 
 
-@pytest.mark.usefixtures("without_training")
+@pytest.mark.usefixtures("skip_training")
 def test_multi_label_results_contain_the_scores_of_each_label(options, tmp_path):
     several = mark_one_row_with_both_labels(options)
     scores = runner.run(change(several, do_predict=False, num_train_epochs=1.0))

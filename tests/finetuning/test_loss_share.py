@@ -35,7 +35,7 @@ def make_share(kind: str, **settings: Any) -> LossShare:
 
 
 def sum_shares(share: LossShare, batch: tuple, sizes: tuple[int, ...] = (8,), weights: Any = None) -> float:
-    """Returns the sum of the shares of replicas that have so many rows of a batch."""
+    """Returns the sum of the loss shares of replicas with the given numbers of rows."""
     count, total, start = share.count(*batch[:2]), 0.0, 0
     for size in sizes:
         rows = slice(start, start := start + size)

@@ -10,7 +10,7 @@ from official_bert.utils.command_line import Command
 from tests.conftest import slow_after
 from tests.make import refusal, tiny_config, write_text, write_vocab
 
-pytestmark = pytest.mark.usefixtures("without_training")
+pytestmark = pytest.mark.usefixtures("skip_training")
 
 
 def run(command: Command, folder: pathlib.Path, flags: str) -> pathlib.Path:

@@ -10,7 +10,7 @@ from official_bert.finetuning.training import _Run
 
 @pytest.mark.parametrize(("scores", "patience", "has_stopped"), [
     ([], 1, False), ([0.5], 1, False), ([0.6, 0.5], 1, True), ([0.6, 0.5, 0.5], 2, True), ([0.6, 0.5, 0.7], 2, False),
-    ([0.5, 0.6, 0.6], 1, True),  # an equal score is no improvement
+    ([0.5, 0.6, 0.6], 1, True),  # an equal score is not an improvement
     ([0.5, 0.6, 0.6], 2, False), ([0.9, *[0.1] * 9], 0, False),
 ])  # fmt: skip
 def test_early_stopping_counts_evaluations_since_the_best_score(scores, patience, has_stopped):

@@ -128,14 +128,14 @@ def test_every_optimizer_takes_its_usual_steps_and_keeps_weights_without_a_gradi
     batch, results = ({"input_mask": tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])}, tf.constant([1.0, -1.0])), []
     settings = {"factors": {"read/kernel": 0.25}} if create is LayerwiseAdamW else {"use_ema": True}
     loss = LossShare(None, lambda _, y, outputs, __: tf.reduce_mean(tf.square(outputs["read"][:, 0] - y)))
-    for by_kernel in (True, False):
+    for uses_kernel in (True, False):
         symbol = keras.Input([3], name="input_mask")
         layers = [keras.layers.Dense(1, name=name, kernel_constraint="unit_norm") for name in ("read", "unread")]
         model = keras.Model({"input_mask": symbol}, {layer.name: layer(symbol) for layer in layers})
         model.set_weights([np.full(each.shape, 0.5) for each in model.weights])
         optimizer = create(0.1, **settings)
         step = TrainingStep(model, optimizer, loss, seed=0)
-        optimizer.uses_kernel &= by_kernel
+        optimizer.uses_kernel &= uses_kernel
         for _ in range(2):
             tf.distribute.get_strategy().run(step, batch)
         np.testing.assert_array_equal(layers[1].kernel, np.full((3, 1), 0.5))

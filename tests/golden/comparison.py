@@ -25,19 +25,19 @@ def golden(file: str) -> Any:
     return json.loads((FOLDER / file).read_text(encoding="utf-8"))
 
 
-def assert_alike(found: Any, expected: Any) -> None:
+def assert_alike(actual: Any, expected: Any) -> None:
     """Asserts that two JSON values are equal up to the rounding of fractions."""
-    found_rest, expected_rest = [], []
-    found_groups, expected_groups = collections.defaultdict(list), collections.defaultdict(list)
-    for value, rest, groups in ((found, found_rest, found_groups), (expected, expected_rest, expected_groups)):
+    actual_rest, expected_rest = [], []
+    actual_groups, expected_groups = collections.defaultdict(list), collections.defaultdict(list)
+    for value, rest, groups in ((actual, actual_rest, actual_groups), (expected, expected_rest, expected_groups)):
         for path, key, leaf in _leaves(value):
             rest.append((path, None if isinstance(leaf, float) else leaf))
             if isinstance(leaf, float):
                 groups[key].append((path, leaf))
-    assert found_rest == expected_rest
+    assert actual_rest == expected_rest
     for key, values in expected_groups.items():
         allowed = TOLERANCE * max(abs(value) for _, value in values)
-        for (path, value), (_, other) in zip(values, found_groups[key], strict=True):
+        for (path, value), (_, other) in zip(values, actual_groups[key], strict=True):
             assert abs(value - other) <= allowed, f"{path} is {other}; expected {value} +- {allowed:.2g}"
 
 

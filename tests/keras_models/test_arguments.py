@@ -75,7 +75,7 @@ def test_labels_are_learned_from_y_and_saved(tmp_path, capsys):
         assert_refused(r"has no labels yet; .*labels=\[...\]", call, TEXTS)
     model.save(path)
     model = official_bert.TextClassifier.load(path)
-    encoder = [weight + 0.5 for weight in model.backbone.get_weights()]  # other weights than those of the seed
+    encoder = [weight + 0.5 for weight in model.backbone.get_weights()]  # not the initial weights of the seed
     model.backbone.set_weights(encoder)
     model.compile(keras.optimizers.SGD(0.0), metrics=["accuracy"], run_eagerly=True)
     history = model.fit(TEXTS, y, verbose=2).history

@@ -152,7 +152,7 @@ def test_errors_about_unsupported_files_say_what_is_supported(tmp_path):
     model.quantize("int8")
     model.save(tmp_path / "small.keras")
     assert_refused("other.keras contains a Sequential; .*TextClassifier", take, tmp_path / "other.keras")
-    assert_refused(f"there is no file {tmp_path}/none.keras", take, tmp_path / "none.keras", labels=["a", "b"])
+    assert_refused(f"{tmp_path}/none.keras does not exist", take, tmp_path / "none.keras", labels=["a", "b"])
     message = "has 8-bit weights, which only .keras files and saved_model exports can store; save or export"
     assert_refused(message, take, tmp_path / "small.keras")
     assert_refused(message, model.save_checkpoint, str(tmp_path / "folder"))

@@ -71,7 +71,7 @@ def test_truncated_texts_of_a_data_set_are_counted(doc_stride, monkeypatch, caps
     *exact, of_evaluate, of_fit, of_validation = (
         line for line in capsys.readouterr().out.splitlines() if "max_seq_length" in line
     )
-    cut = "cut to 12 tokens (max_seq_length):"
+    cut = "truncated to 12 tokens (max_seq_length):"
     # Texts that may have several windows are read before the epochs.
     of_data_set = f"note: {cut} 1 of 1 text" if doc_stride else f"note: validation, in 3 epochs: {cut} 3 of 3 texts"
     assert sorted(exact) == sorted(

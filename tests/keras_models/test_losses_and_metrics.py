@@ -53,7 +53,7 @@ ARGUMENTS = {
 
 
 def find_names(module) -> set[str]:
-    """Returns the names of the losses or metrics of Keras, without those of user-defined functions."""
+    """Returns the names of Keras' losses or metrics, without wrappers for user-defined functions."""
     return {name for name, value in vars(module).items() if inspect.isclass(value)} - {"MeanMetricWrapper"}
 
 
@@ -179,11 +179,11 @@ def test_settings_for_logits_have_the_values_of_settings_for_probabilities(kind:
         assert found["top"] == pytest.approx(np.mean(z.argmax(axis=1) == y.argmax(axis=1)))
 
 
-@pytest.mark.parametrize("in_data_set", [False, True])
-def test_soft_labels_are_learned_by_a_loss_that_reads_them(in_data_set: bool):
+@pytest.mark.parametrize("uses_data_set", [False, True])
+def test_soft_labels_are_learned_by_a_loss_that_reads_them(uses_data_set: bool):
     model = build(labels=["bad", "good", "plain"])
     soft = np.array([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0], [0.25, 0.5, 0.25], [0.1, 0.1, 0.8]], np.float32)
-    data = (tf.data.Dataset.from_tensor_slices((TEXTS, soft)),) if in_data_set else (TEXTS, soft.tolist())
+    data = (tf.data.Dataset.from_tensor_slices((TEXTS, soft)),) if uses_data_set else (TEXTS, soft.tolist())
     message = r"y contains probabilities, such as \[0.7, 0.2, 0.1\].*keras.losses.CategoricalCrossentropy"
     assert_refused(message, model.evaluate, *data, verbose=0)
     model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True), run_eagerly=True)

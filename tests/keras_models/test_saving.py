@@ -264,4 +264,4 @@ def test_damaged_keras_files_are_reported(tmp_path):
         assert f"{path} is damaged" in message
         assert "File not found" not in message, name
         assert "\n" not in message
-    assert_refused(f"there is no file {tmp_path}/none", load, str(tmp_path / "none"))
+    assert_refused(f"{tmp_path}/none does not exist", load, str(tmp_path / "none"))

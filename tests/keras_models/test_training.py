@@ -47,11 +47,11 @@ def unchanged() -> official_bert.TextClassifier:
     return build(run_eagerly=True)
 
 
-@pytest.mark.parametrize("in_data_set", slow_after(1, [True, False]))
-def test_a_fitted_model_and_its_data_are_freed(in_data_set: bool):
+@pytest.mark.parametrize("uses_data_set", slow_after(1, [True, False]))
+def test_a_fitted_model_and_its_data_are_freed(uses_data_set: bool):
     model = build_text_model(labels=["bad", "good"])
     data = (TEXTS[:4], LABELS[:4])
-    arguments = (slices(data).batch(2),) if in_data_set else data
+    arguments = (slices(data).batch(2),) if uses_data_set else data
     model.fit(*arguments, batch_size=2, validation_data=data, verbose=0)
     deleted = weakref.ref(model)
     del model
@@ -74,7 +74,7 @@ def test_fit_on_strings_equals_fit_on_the_same_batches_of_ids():
     np.testing.assert_allclose(history["loss"], np.reshape(losses, (2, -1)).mean(axis=1), rtol=1e-6)
     assert_equal_weights(model, by_hand, atol=1e-8)  # the order of sums varies
     assert float(model.optimizer.learning_rate) == 0.0  # it decreased over the four steps
-    # A smaller last batch leaves loss and accuracy right, and the metrics of a second fit begin anew.
+    # A smaller last batch does not change loss and accuracy, and a second fit resets the metrics.
     loss, accuracy = model.evaluate(TEXTS, LABELS, batch_size=32, verbose=0)
     probabilities, numbers = model.predict(TEXTS), [model.labels.index(label) for label in LABELS]
     assert accuracy == pytest.approx(np.mean(probabilities.argmax(-1) == numbers))
@@ -245,8 +245,8 @@ def test_fit_ends_with_the_weights_of_the_epoch_with_the_best_score(metric: str,
     assert seen[-1] != pytest.approx(best(seen))
 
 
-@pytest.mark.parametrize(("metric", "kept"), [("accuracy", 1), ("loss", 0), ("mean_absolute_error", 0)])
-def test_the_best_epoch_is_the_maximum_of_a_score_or_the_minimum_of_an_error(metric: str, kept: int):
+@pytest.mark.parametrize(("metric", "best_weight"), [("accuracy", 1), ("loss", 0), ("mean_absolute_error", 0)])
+def test_the_best_epoch_is_the_maximum_of_a_score_or_the_minimum_of_an_error(metric: str, best_weight: int):
     model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
     model.build((1, 1))
     callback = best_model._BestModel(metric, lambda: model.get_weights()[0].item(), epochs=2)
@@ -256,7 +256,7 @@ def test_the_best_epoch_is_the_maximum_of_a_score_or_the_minimum_of_an_error(met
         model.set_weights([np.full((1, 1), epoch)])
         callback.on_epoch_end(epoch, {"val_loss": epoch})
     callback.on_train_end()
-    assert model.get_weights() == [[[kept]]]
+    assert model.get_weights() == [[[best_weight]]]
 
 
 def test_a_score_that_cannot_select_the_best_epoch_is_refused(unchanged):
@@ -350,7 +350,7 @@ def test_notes_on_the_texts_are_printed_unless_verbose_is_0(name: str, settings,
     for step in ("train_step", "test_step", "get_metrics_result"):  # the notes do not depend on the steps
         monkeypatch.setattr(model, step, lambda *data: {"loss": 0.0})
     model.compile("sgd", run_eagerly=True)
-    note = "note: cut to 8 tokens (max_seq_length): "
+    note = "note: truncated to 8 tokens (max_seq_length): "
     capfd.readouterr()
     for x, labels in ((long, y), (slices((long, y)).batch(4), None)):
         model.fit(x, labels, validation_data=(long[:2], y[:2]), verbose=0)

@@ -36,7 +36,7 @@ def test_the_columns_of_a_data_frame_are_matched_by_name():
     assert several.parse_labels(y) == [(2,), (1,)]
     assert several.parse_labels(pd.DataFrame(y.to_numpy())) == [(1,), (0,)]
     assert several.parse_labels([np.array([0.5, 0.6, 0.4])]) == [(1,)]
-    assert several.parse_rows([["3", "no", "yes"], ["no"]]) is None  # as many names as classes are no numbers
+    assert several.parse_rows([["3", "no", "yes"], ["no"]]) is None  # three names for three classes are not numbers
     for either in (head, several):
         assert_refused("y has the columns yes, 3; .* no, yes, 3", either.parse_labels, y[["yes", "3"]])
     assert several.parse_labels(pd.DataFrame({"no": [1, True], "yes": [0, False], "3": [0, 0]})) == [(0,), (0,)]

@@ -111,7 +111,7 @@ def test_files_without_a_configuration_are_rejected(tmp_path: pathlib.Path):
     for content, message in (("{", "is not valid JSON"), ("[]", "contains list"), ("{}", "has no vocab_size")):
         path = write_text(tmp_path / "bert_config.json", content)
         assert_refused(f"{path}.*{message}", BertConfig.from_json_file, path)
-    assert_refused("there is no file nowhere.json", BertConfig.from_json_file, "nowhere.json")
+    assert_refused("nowhere.json does not exist", BertConfig.from_json_file, "nowhere.json")
 
 
 def test_activations_are_read_as_the_original_reads_them():

@@ -29,11 +29,11 @@ RULES = [
 OTHER_NUMBERS = {"beta_1": 0.7, "beta_2": 0.8, "epsilon": 1e-2, "weight_decay_rate": 0.3, "clip_norm": 0.5}
 
 
-@pytest.mark.parametrize(("name", "settings", "reference_class", "by_kernel"), RULES)
+@pytest.mark.parametrize(("name", "settings", "reference_class", "uses_kernel"), RULES)
 # Below and above the clipping norm.
 @pytest.mark.parametrize(("scale", "numbers"), [(0.01, {}), (10.0, {}), (10.0, OTHER_NUMBERS), (10.0, {"beta_1": 0.0})])
 def test_updates_equal_the_published_rule_over_several_steps(
-    scale, numbers, name, settings, reference_class, by_kernel
+    scale, numbers, name, settings, reference_class, uses_kernel
 ):
     rng = np.random.default_rng(0)
     with keras.name_scope("layer"):
@@ -41,7 +41,7 @@ def test_updates_equal_the_published_rule_over_several_steps(
     optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 5, 2), **settings, **numbers)
     reference = reference_class(1e-2, 5, 2, **numbers)
     optimizer.build(variables)
-    optimizer.uses_kernel = by_kernel
+    optimizer.uses_kernel = uses_kernel
     weights = {variable.path: np.asarray(variable, np.float64) for variable in variables}
     for _ in range(6):
         gradients = {path: rng.normal(0, scale, value.shape) for path, value in weights.items()}
@@ -51,12 +51,12 @@ def test_updates_equal_the_published_rule_over_several_steps(
             np.testing.assert_allclose(variable, weights[variable.path], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("by_kernel", [False, True])
-def test_a_skipped_step_changes_the_step_count_only(by_kernel):
+@pytest.mark.parametrize("uses_kernel", [False, True])
+def test_a_skipped_step_changes_the_step_count_only(uses_kernel):
     variables = [keras.Variable([1.0, 2.0], name=name) for name in ("kernel", "table")]
     optimizer = BertAdamW(0.1)
     optimizer.build(variables)
-    optimizer.uses_kernel = by_kernel
+    optimizer.uses_kernel = uses_kernel
     before = [np.asarray(each).copy() for each in (*variables, *optimizer.variables[2:])]
     for is_finite in (False, True):
         optimizer.apply_summed([tf.ones(2)] * 2, variables, only_if=tf.constant(is_finite))

@@ -9,7 +9,7 @@ import pytest
 from official_bert.optimization.distribution import get_strategy
 from official_bert.pretraining.run import PretrainingRun, pretrain
 from tests.make import tiny_config, write_text
-from tests.pretraining.pretraining_runs import options_for, random_record, write_records
+from tests.pretraining.pretraining_runs import make_run_options, random_record, write_records
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +32,11 @@ def config_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def make_options(record_files, config_file, tmp_path):
-    """Builds options from a folder in `tmp_path`, the model's configuration and differences from `options_for`."""
+    """Builds options from a folder in `tmp_path`, the model's configuration and differences from `make_run_options`."""
 
     def make(folder="run", config=None, **changes):
         path = write_text(tmp_path / "config.json", config.to_json()) if config else config_file
-        return options_for(record_files, path, tmp_path / folder, **changes)
+        return make_run_options(record_files, path, tmp_path / folder, **changes)
 
     return make
 
@@ -55,9 +55,9 @@ def set_up_run(make_options):
 
 @pytest.fixture(scope="session")
 def shared_run(shared_record_files, config_file, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A finished run with the options of `options_for` and checkpoints at steps 10 and 20. Tests must not change it."""
+    """A finished run of `make_run_options` with checkpoints at steps 10 and 20. Tests must not change it."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    pretrain(options_for(shared_record_files, config_file, folder))
+    pretrain(make_run_options(shared_record_files, config_file, folder))
     return folder
 
 

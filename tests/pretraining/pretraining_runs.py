@@ -64,7 +64,7 @@ def feature_specs(batch: int, length: int, predictions: int) -> dict[str, tf.Ten
     return {name: tf.TensorSpec((batch, *each.shape), types[name]) for name, each in schema.items()}
 
 
-def options_for(record_files: list[str], config_file: str, folder: pathlib.Path, **changes: Any) -> Options:
+def make_run_options(record_files: list[str], config_file: str, folder: pathlib.Path, **changes: Any) -> Options:
     paths: dict[str, Any] = {"input_file": record_files, "bert_config_file": config_file, "output_dir": str(folder)}
     sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
     batches = {"train_batch_size": 8, "eval_batch_size": 8, "learning_rate": 1e-2, "compile_parts": False}
@@ -78,12 +78,12 @@ def pretrain_command(record_files: list[str], config_file: object, folder: pathl
     return [sys.executable, "-m", "official_bert_cli", "pretrain", "--do_train", *inputs, *sizes, *flags]
 
 
-def pretrainer_for(config: BertConfig, strategy: Any = None, rate: float = 1e-2, **settings: Any) -> Pretrainer:
+def make_pretrainer(config: BertConfig, strategy: Any = None, rate: float = 1e-2, **settings: Any) -> Pretrainer:
     strategy, schedule = strategy or get_strategy("one_device"), WarmupPolynomialDecay(rate, 20, 2)
     return Pretrainer(config=config, strategy=strategy, schedule=schedule, seed=1, **settings)
 
 
-def batches_for(pretrainer: Pretrainer, record_files: list[str], size: int = 8, schema: Any = SCHEMA, **settings: Any):
+def make_batches(pretrainer: Pretrainer, record_files: list[str], size: int = 8, schema: Any = SCHEMA, **settings: Any):
     data = RecordSource(record_files, schema).training_batches(size, seed=1, **settings)
     return iter(pretrainer.strategy.experimental_distribute_dataset(data))
 
@@ -115,25 +115,25 @@ def remove_checkpoints(folder: pathlib.Path, after: int) -> None:
 
 def steps_and_weights(pretrainer: Pretrainer, record_files: list[str], size: int = 8, **settings: Any) -> Any:
     """Takes ten steps and returns the sums of each step and the final weights."""
-    batches = batches_for(pretrainer, record_files, size, **settings)
+    batches = make_batches(pretrainer, record_files, size, **settings)
     return [pretrainer.train(batches, 1) for _ in range(10)], list_weights(pretrainer.model)
 
 
-def assert_same_steps(found: Any, expected: Any) -> None:
+def assert_same_steps(actual: Any, expected: Any) -> None:
     """Compares two results of `steps_and_weights`."""
-    for sums, expected_sums in zip(found[0], expected[0], strict=True):
+    for sums, expected_sums in zip(actual[0], expected[0], strict=True):
         for name in set(expected_sums) - {"input_wait"}:  # including the gradient norm before clipping
             assert sums[name] == pytest.approx(expected_sums[name], rel=1e-4, abs=1e-4), name
     for path, value in expected[1].items():
-        np.testing.assert_allclose(found[1][path], value, atol=2e-5, err_msg=path)
+        np.testing.assert_allclose(actual[1][path], value, atol=2e-5, err_msg=path)
 
 
-def assert_same_first_step(found: tuple[Pretrainer, Any], expected: tuple[Pretrainer, Any]) -> None:
+def assert_same_first_step(actual: tuple[Pretrainer, Any], expected: tuple[Pretrainer, Any]) -> None:
     """Takes a step of two new models without a graph. Compares its sums, and its gradients by the moments."""
-    sums, expected_sums = (each.strategy.run(each.replica_step, args=(batch,)) for each, batch in (found, expected))
+    sums, expected_sums = (each.strategy.run(each.replica_step, args=(batch,)) for each, batch in (actual, expected))
     for name, value in expected_sums.items():
         np.testing.assert_allclose(sums[name], value, rtol=1e-5, err_msg=name)
-    moments, expected_moments = (each.optimizer.variables[2:] for each, _ in (found, expected))
+    moments, expected_moments = (each.optimizer.variables[2:] for each, _ in (actual, expected))
     for variable, value in zip(moments, expected_moments, strict=True):
         np.testing.assert_allclose(variable, value, rtol=1e-4, atol=1e-7, err_msg=variable.path)
 

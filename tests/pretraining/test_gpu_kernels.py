@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 
 from tests.make import tiny_config
-from tests.pretraining.pretraining_runs import feature_specs, pretrainer_for
+from tests.pretraining.pretraining_runs import feature_specs, make_pretrainer
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="TensorFlow is built without CUDA")
 
@@ -33,7 +33,7 @@ def has_kernel_for_gpus(node):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_every_operation_of_a_step_has_a_kernel_for_gpus(dtype):
-    pretrainer = pretrainer_for(tiny_config(num_hidden_layers=1), dtype=dtype, micro_batches=2)
+    pretrainer = make_pretrainer(tiny_config(num_hidden_layers=1), dtype=dtype, micro_batches=2)
     step = tf.function(lambda batch: pretrainer.strategy.run(pretrainer.replica_step, args=(batch,)))
     operations = list_operations(step, feature_specs(4, 12, 3))
     assert len({node.op for node in operations}) > 50

@@ -20,7 +20,7 @@ from tests import make
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
 from tests.make import assert_refused, list_weights
-from tests.pretraining.pretraining_runs import pretrainer_for
+from tests.pretraining.pretraining_runs import make_pretrainer
 
 ENCODER, MASKED_LM, POOLER = checkpoint.ENCODER, checkpoint.MASKED_LM, checkpoint.POOLER
 
@@ -73,7 +73,7 @@ def test_google_checkpoint_variables_are_read_by_name(test_data):
 
 
 def test_init_allow_permits_missing_and_unused_tensors(tiny_config, tmp_path):
-    RunCheckpoints(str(tmp_path), pretrainer_for(tiny_config).variables, keep=1).save(1)
+    RunCheckpoints(str(tmp_path), make_pretrainer(tiny_config).variables, keep=1).save(1)
     config = dataclasses.replace(tiny_config, num_hidden_layers=1, intermediate_size=32)
 
     def read(*allow):

@@ -8,7 +8,7 @@ from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 from official_bert.pretraining import losses
 from official_bert.pretraining.losses import compute_pretraining_metrics
 from tests.make import list_weights
-from tests.pretraining.pretraining_runs import batches_for, pretrainer_for
+from tests.pretraining.pretraining_runs import make_batches, make_pretrainer
 from tests.reference import Reference, softmax
 
 
@@ -64,8 +64,8 @@ def test_gradients_in_float16_are_finite_for_any_vocabulary():
 
 @pytest.mark.usefixtures("eager_steps")
 def test_losses_equal_the_reference_and_padding_records_are_ignored(tiny_config, record_files):
-    pretrainer = pretrainer_for(tiny_config)
-    batch = next(batches_for(pretrainer, record_files))
+    pretrainer = make_pretrainer(tiny_config)
+    batch = next(make_batches(pretrainer, record_files))
     features = {name: value.numpy() for name, value in batch.items()}
     names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
     logits, scores = Reference(list_weights(pretrainer.model), tiny_config).predict(*(features[name] for name in names))

@@ -32,7 +32,7 @@ def test_a_log_line_has_the_means_of_its_own_steps():
     losses = {"masked_lm_loss": 12.0, "masked_lm_correct": 2.0, "masked_lm_count": 4.0, "tokens": 300.0}
     watched.add(make_sums(**losses, gradient_norm=3.0, input_wait=0.5, nonfinite_steps=1.0), 3, 1.5, 2.0)
     watched.add(make_sums(**losses, gradient_norm=6.0, input_wait=0.5), 1, 0.5, 1.0)
-    watched.write(14, PHASE)  # four steps, one of which was skipped
+    watched.write(14, PHASE)  # four steps, one of them skipped
     expected = {"masked_lm_loss": 3.0, "loss": 3.0, "masked_lm_accuracy": 0.5, "learning_rate": 0.013}
     expected |= {"gradient_norm": 3.0, "steps_per_second": 2.0, "examples_per_second": 32.0}
     expected |= {"tokens_per_second": 300.0, "processor_seconds": 3.0, "input_wait_share": 0.5, "max_seq_length": 64}

@@ -9,7 +9,7 @@ import pytest
 from data_gen.options import RecordOptions
 from official_bert.pretraining.run import pretrain
 from tests.conftest import ROOT
-from tests.pretraining.pretraining_runs import log_values, options_for
+from tests.pretraining.pretraining_runs import log_values, make_run_options
 
 ORIGINAL = ROOT / "tests" / "golden" / "original" / "curves"
 STEPS, POINT = 1000, 50  # steps of a run, and steps averaged into one point of its curve
@@ -37,7 +37,7 @@ def measure_curve(records: str, seed: int, folder: pathlib.Path) -> dict[str, li
     sizes = {"max_seq_length": 64, "max_predictions_per_seq": 10, "train_batch_size": 32}
     steps = {"num_train_steps": STEPS, "save_checkpoints_steps": STEPS, "num_warmup_steps": 100, "log_steps": POINT}
     settings = {"learning_rate": 1e-3, "random_seed": seed, "jit_compile": True}
-    pretrain(options_for([records], config, folder, **sizes, **steps, **settings))
+    pretrain(make_run_options([records], config, folder, **sizes, **steps, **settings))
     assert log_values(folder, "step") == list(range(POINT, STEPS + 1, POINT))
     return {name: log_values(folder, name) for name in LOSSES}
 

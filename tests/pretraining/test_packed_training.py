@@ -37,13 +37,13 @@ def pack(rows, replicas=1):
 
 def after_ten_steps(config, record_files, packing=None, device="one_device", **settings):
     """Returns the sums of each step and the final weights."""
-    pretrainer = runs.pretrainer_for(config, get_strategy(device), packed=packing is not None, **settings)
+    pretrainer = runs.make_pretrainer(config, get_strategy(device), packed=packing is not None, **settings)
     return runs.steps_and_weights(pretrainer, record_files, BATCH, schema=SCHEMA, packing=packing)
 
 
 def test_packed_rows_have_the_losses_and_gradients_of_their_records(tmp_path):
     config = runs.disable_dropout(ONE_BLOCK)
-    unpacked, packed = (runs.pretrainer_for(config, packed=flag) for flag in (False, True))
+    unpacked, packed = (runs.make_pretrainer(config, packed=flag) for flag in (False, True))
     for variable in (*unpacked.model.variables, *packed.model.variables):
         variable.assign(5.0 * variable)  # so that the losses depend on the attention
     records = [runs.random_record(random.Random(seed), LENGTH, PREDICTIONS) for seed in range(BATCH)]
@@ -52,7 +52,7 @@ def test_packed_rows_have_the_losses_and_gradients_of_their_records(tmp_path):
     expected, evaluated = (each._sums(batch, training=False) for each in (unpacked, packed))
     for name, value in expected.items():
         np.testing.assert_allclose(evaluated[name], value, rtol=1e-5, err_msg=name)
-    parts = next(runs.batches_for(packed, record_files, BATCH, SCHEMA, packing=pack(3)))
+    parts = next(runs.make_batches(packed, record_files, BATCH, SCHEMA, packing=pack(3)))
     num_used = int(parts["input_mask"].numpy().any(axis=(1, 2)).sum())
     assert 1 < num_used < len(parts["input_mask"])  # the last parts are empty
     runs.assert_same_first_step((packed, parts), (unpacked, batch))

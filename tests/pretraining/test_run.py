@@ -127,10 +127,10 @@ def test_all_errors_are_listed_with_the_most_specific_first(make_options, finish
 BAD_OPTIONS = [
     ({"do_train": False, "do_eval": True}, "has no checkpoint to evaluate"),
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
-    ({"bert_config_file": "none.json"}, "there is no file none.json"),
+    ({"bert_config_file": "none.json"}, "none.json does not exist"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings=32"),
     ({"max_seq_length": 16}, "input_ids has 12 values; expected 16. Pass the --max_seq_length"),
-    ({"init_checkpoint": "none/ckpt"}, "there is no file or folder none/ckpt"),
+    ({"init_checkpoint": "none/ckpt"}, "none/ckpt is neither a file, a folder nor a known model"),
     ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens, but lacks \[PAD\]"),
     ({"vocab_file": WORDS[:60]}, r"record \d+ .*(input|masked_lm)_ids contains \d+; expected 0 to 59.*--vocab_file"),
     ({"config": tiny_config(vocab_size=77), "vocab_file": WORDS}, "has 78 tokens, but .* has vocab_size 77"),

@@ -29,7 +29,7 @@ def test_two_devices_equal_one():
 def take_steps(device, devices, record_files, size=8, **settings):
     strategy = get_strategy(device)
     assert strategy.num_replicas_in_sync == devices
-    pretrainer = runs.pretrainer_for(runs.disable_dropout(tiny_config(num_hidden_layers=1)), strategy, **settings)
+    pretrainer = runs.make_pretrainer(runs.disable_dropout(tiny_config(num_hidden_layers=1)), strategy, **settings)
     return runs.steps_and_weights(pretrainer, record_files, size)
 
 
@@ -65,12 +65,12 @@ def test_two_workers_equal_one(record_files, tmp_path, vocab_file):
         rates = ("--log_steps=2", "--learning_rate=1e-3", "--num_warmup_steps=2", f"--num_train_steps={steps}")
         return runs.pretrain_command(record_files, config, folder, f"--vocab_file={vocab_file}", *rates, *flags)
 
-    def launch(steps, by_flags=True):
+    def launch(steps, passes_flags=True):
         flags = ["--distribution_strategy=multi_worker", "--gradient_accumulation_steps=2"]
         processes = []
         for index, environment in enumerate(environments):
             whole = command(two, steps, *flags, "--allow_changes=num_train_steps")
-            if by_flags:
+            if passes_flags:
                 environment = dict(environment)
                 hosts = json.loads(environment.pop("TF_CONFIG"))["cluster"]["worker"]
                 whole += [f"--worker_hosts={','.join(hosts)}", f"--worker_index={index}"]
@@ -91,7 +91,7 @@ def test_two_workers_equal_one(record_files, tmp_path, vocab_file):
         return outputs
 
     # The learning rate depends on the number of steps, so this first run has the full number.
-    wait(launch(10, by_flags=False), 0, 0)
+    wait(launch(10, passes_flags=False), 0, 0)
     subprocess.run(command(one, 10), cwd=ROOT, capture_output=True, check=True)
     expected, found = (runs.checkpoint(folder, 10) for folder in (one, two))
     names = [name for name in expected if name.startswith("model/")]

@@ -20,8 +20,8 @@ ONE_BLOCK = make_config(num_hidden_layers=1)
 
 
 def test_twenty_steps_reproduce_the_stored_losses_and_change_every_variable(tiny_config, record_files):
-    pretrainer = runs.pretrainer_for(tiny_config)
-    batches = runs.batches_for(pretrainer, record_files)
+    pretrainer = runs.make_pretrainer(tiny_config)
+    batches = runs.make_batches(pretrainer, record_files)
     trace, weights = [], []
     for step in range(20):
         trace.append(compute_pretraining_metrics(pretrainer.train(batches, 1))["loss"])
@@ -32,24 +32,24 @@ def test_twenty_steps_reproduce_the_stored_losses_and_change_every_variable(tiny
 
 
 def test_without_next_sentences_only_the_pooler_and_its_head_are_frozen(record_files, eager_steps):
-    pretrainer = runs.pretrainer_for(ONE_BLOCK, next_sentence=False, optimizer_settings={"weight_decay_rate": 0.5})
+    pretrainer = runs.make_pretrainer(ONE_BLOCK, next_sentence=False, optimizer_settings={"weight_decay_rate": 0.5})
     before = list_weights(pretrainer.model)
-    pretrainer.train(runs.batches_for(pretrainer, record_files), 2)  # the first has a learning rate of 0
+    pretrainer.train(runs.make_batches(pretrainer, record_files), 2)  # the first has a learning rate of 0
     kept = {path for path, value in list_weights(pretrainer.model).items() if np.array_equal(value, before[path])}
     assert kept == {f"{layer}/{part}" for layer in ("pooler", "next_sentence") for part in ("kernel", "bias")}
     assert {variable.path for variable in pretrainer.model.trainable_variables} == before.keys() - kept
 
 
 def test_layers_are_frozen_in_addition_to_the_next_sentence_head():
-    model = runs.pretrainer_for(ONE_BLOCK, next_sentence=False, frozen=["word_embeddings"]).model
+    model = runs.make_pretrainer(ONE_BLOCK, next_sentence=False, frozen=["word_embeddings"]).model
     frozen = {layer.name for layer in model.layers if layer.weights and not layer.trainable}
     assert frozen == {"word_embeddings", "pooler", "next_sentence"}
 
 
 def test_a_step_in_micro_batches_has_the_sums_and_gradients_of_the_whole_step(record_files, monkeypatch):
     config = runs.disable_dropout(ONE_BLOCK)
-    whole, in_parts = (runs.pretrainer_for(config, micro_batches=count) for count in (1, 2))
-    batch = next(runs.batches_for(whole, record_files))
+    whole, in_parts = (runs.make_pretrainer(config, micro_batches=count) for count in (1, 2))
+    batch = next(runs.make_batches(whole, record_files))
     seeds = []
     monkeypatch.setattr(in_parts, "_dropout_seed", lambda *places: seeds.append(list(map(int, places))) or (0, 0))
     runs.assert_same_first_step((in_parts, batch), (whole, batch))
@@ -58,15 +58,15 @@ def test_a_step_in_micro_batches_has_the_sums_and_gradients_of_the_whole_step(re
 
 def test_the_loss_is_scaled_in_float16_and_gradients_are_not(record_files):
     plain, scaled = (
-        runs.pretrainer_for(runs.disable_dropout(ONE_BLOCK), dtype=dtype) for dtype in ("float32", "mixed_float16")
+        runs.make_pretrainer(runs.disable_dropout(ONE_BLOCK), dtype=dtype) for dtype in ("float32", "mixed_float16")
     )
-    batch = next(runs.batches_for(plain, record_files))
+    batch = next(runs.make_batches(plain, record_files))
     norms = [each.strategy.run(each.replica_step, args=(batch,))["gradient_norm"] for each in (plain, scaled)]
     assert float(norms[1]) == pytest.approx(float(norms[0]), rel=0.05)
 
 
 def test_measurements_are_sums_over_finite_steps_and_the_first_bad_loss_is_reported():
-    pretrainer = runs.pretrainer_for(ONE_BLOCK, times_input=False)
+    pretrainer = runs.make_pretrainer(ONE_BLOCK, times_input=False)
 
     def scripted_step(batch):
         pretrainer.optimizer.iterations.assign_add(1)
@@ -100,7 +100,7 @@ def test_measurements_are_sums_over_finite_steps_and_the_first_bad_loss_is_repor
 @pytest.mark.slow
 def test_compiled_and_rematerialized_steps_equal_plain_steps(tiny_config, record_files):
     def take_steps(**settings):
-        return runs.steps_and_weights(runs.pretrainer_for(tiny_config, **settings), record_files)
+        return runs.steps_and_weights(runs.make_pretrainer(tiny_config, **settings), record_files)
 
     expected = take_steps()
     for settings in ({"jit_compile": True}, {"compile_parts": True}, {"rematerialize": True}):
@@ -112,7 +112,7 @@ def test_dropout_seeds_differ_and_never_change_between_versions():
     assert step_seed(12345678, 5, 3, 2).numpy().tolist() == [-2097229707, 5]
     arguments = itertools.product((0, 1), (0, 1), (0, 1, 7), (0, 1, 7))  # seed, step, replica and micro-batch
     assert len({tuple(step_seed(*each).numpy()) for each in arguments}) == 2 * 2 * 3 * 3
-    pretrainer = runs.pretrainer_for(ONE_BLOCK, micro_batches=2)
+    pretrainer = runs.make_pretrainer(ONE_BLOCK, micro_batches=2)
     seeds = {tuple(pretrainer._dropout_seed(replica, part).numpy()) for replica in range(8) for part in range(8)}
     assert len(seeds) == 64
     pretrainer.optimizer.iterations.assign(7)
@@ -124,7 +124,7 @@ def test_dropout_seeds_differ_and_never_change_between_versions():
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_micro_batches_give_the_same_step(tiny_config, record_files, optimizer):
     def take_steps(**settings):
-        pretrainer = runs.pretrainer_for(runs.disable_dropout(tiny_config), optimizer=optimizer, **settings)
+        pretrainer = runs.make_pretrainer(runs.disable_dropout(tiny_config), optimizer=optimizer, **settings)
         return runs.steps_and_weights(pretrainer, record_files)
 
     expected = take_steps()
@@ -136,8 +136,8 @@ def test_micro_batches_give_the_same_step(tiny_config, record_files, optimizer):
 @pytest.mark.slow
 def test_gradients_of_large_tensors_are_accumulated_in_every_call(record_files):
     """TensorFlow orders additions differently if it expects to run out of memory, from 200 MB on a CPU."""
-    pretrainer = runs.pretrainer_for(make_config(num_hidden_layers=1, vocab_size=500_000), micro_batches=2)
-    batches = runs.batches_for(pretrainer, record_files)
+    pretrainer = runs.make_pretrainer(make_config(num_hidden_layers=1, vocab_size=500_000), micro_batches=2)
+    batches = runs.make_batches(pretrainer, record_files)
     assert [pretrainer.train(batches, 1)["nonfinite_steps"] for _ in range(3)] == [0, 0, 0]
 
 
@@ -145,14 +145,14 @@ def test_gradients_of_large_tensors_are_accumulated_in_every_call(record_files):
 def test_the_whole_step_compiles_in_half_precision(tiny_config, record_files):
     settings, losses = {"dtype": "mixed_float16", "micro_batches": 2, "rematerialize": True}, []
     for jit_compile in (False, True):
-        pretrainer = runs.pretrainer_for(runs.disable_dropout(tiny_config), jit_compile=jit_compile, **settings)
-        losses.append(pretrainer.train(runs.batches_for(pretrainer, record_files), 3)["masked_lm_loss"])
+        pretrainer = runs.make_pretrainer(runs.disable_dropout(tiny_config), jit_compile=jit_compile, **settings)
+        losses.append(pretrainer.train(runs.make_batches(pretrainer, record_files), 3)["masked_lm_loss"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 
 
 def test_nonfinite_steps_can_be_skipped(record_files, eager_steps):
-    pretrainer = runs.pretrainer_for(ONE_BLOCK, skip_nonfinite=True)
-    batches = runs.batches_for(pretrainer, record_files)
+    pretrainer = runs.make_pretrainer(ONE_BLOCK, skip_nonfinite=True)
+    batches = runs.make_batches(pretrainer, record_files)
     pretrainer.train(batches, 2)
     before = list_weights(pretrainer.model)
     kernel = pretrainer.model.get_layer("pooler").kernel

@@ -82,9 +82,9 @@ def test_everything_except_health_checks_and_the_page_needs_the_token(exports: p
         assert client.predict("size", BODY, Authorization="Bearer s3cret", **headers).status == 200
 
 
-@pytest.mark.parametrize(("with_token", "status"), [(False, 403), (True, 401)])
-def test_public_metrics_need_no_token(with_token: bool, status: int, exports: pathlib.Path, tmp_path: pathlib.Path):
-    options = {"token_file": write_text(tmp_path / "token", "s3cret")} if with_token else {}
+@pytest.mark.parametrize(("has_token", "status"), [(False, 403), (True, 401)])
+def test_public_metrics_need_no_token(has_token: bool, status: int, exports: pathlib.Path, tmp_path: pathlib.Path):
+    options = {"token_file": write_text(tmp_path / "token", "s3cret")} if has_token else {}
     with running({"size": exports / "size"}, public_metrics=True, **options) as (_, client):
         assert client.get("/metrics", Host="10.0.0.1:8501").status == 200
         assert client.get("/v1/models", Host="10.0.0.1:8501").status == status

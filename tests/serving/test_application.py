@@ -63,13 +63,13 @@ NAMES = {
     # Several or nested inputs.
     ("answers", {"instances": [{"question": "a?", "context": "Über alles"}]}, {"predictions": [{"answer": "Über"}]}),
     ("endings", {"instances": [{"prompt": "p", "endings": ["a", "bb", "ccc", "d"]}]}, {"predictions": [{"choice": 2}]}),
-    # Answers are padded to the widest of the request alone.
+    # Answers are padded to the widest answer of the same request.
     ("names", {"instances": ["Anna", "I saw Bob"]}, {"predictions": [NAMES, {"tags": ["NAME", "O", "NAME"]}]}),
     ("names", {"instances": ["Anna"]}, {"predictions": [{name: value[:1] for name, value in NAMES.items()}]}),
     ("mask", {"instances": ["none"]}, {"predictions": [{"tokens": [], "probabilities": []}]}),
     ("mask", {"instances": ["none", "a [MASK]"]},
      {"predictions": [{"tokens": [[""] * 5], "probabilities": [[0.0] * 5]}, {}]}),
-    # A signature whose outputs are no rows.
+    # A signature whose outputs have no batch dimension.
     ("encoder", {"signature_name": "tokenize", "inputs": ["ab", "c"]}, {"outputs": [97, 98, 99]}),
 ])  # fmt: skip
 def test_responses_have_the_row_or_column_form_of_requests(client: Client, model: str, request_: Any, expected: Any):
@@ -80,17 +80,17 @@ def test_responses_have_the_row_or_column_form_of_requests(client: Client, model
     assert_contains(answer.json, expected)
 
 
-def assert_contains(found: Any, expected: Any) -> None:
+def assert_contains(actual: Any, expected: Any) -> None:
     """Checks that a JSON value equals another, apart from further keys of inner objects."""
     if isinstance(expected, dict):
         for key, inner in expected.items():
-            assert_contains(found[key], inner)
+            assert_contains(actual[key], inner)
     elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for each, inner in zip(found, expected, strict=True):
+        assert len(actual) == len(expected)
+        for each, inner in zip(actual, expected, strict=True):
             assert_contains(each, inner)
     else:
-        assert found == pytest.approx(expected)
+        assert actual == pytest.approx(expected)
 
 
 def test_status_metadata_and_models_are_returned(client: Client):

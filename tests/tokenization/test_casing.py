@@ -77,15 +77,15 @@ def test_keras_models_use_the_casing_of_their_vocabulary(monkeypatch):
     assert preprocessor(["The"])["input_ids"].numpy().tolist() == [[2, WORDS.index("the"), 3]]
 
 
-@pytest.mark.parametrize(("words", "given"), [(["The", "And"], True), (["the", "and"], False)])
-def test_keras_constructors_reject_a_casing_that_contradicts_the_vocabulary(words, given):
+@pytest.mark.parametrize(("words", "casing_argument"), [(["The", "And"], True), (["the", "and"], False)])
+def test_keras_constructors_reject_a_casing_that_contradicts_the_vocabulary(words, casing_argument):
     vocab = "\n".join([*SPECIAL_TOKENS, *words]) + "\n"
     for build in (
         lambda **casing: official_bert.TextEncoder(tiny_config(vocab_size=7), vocab, **casing),
         lambda **casing: Preprocessor(vocab, **casing),
     ):
-        message = refusal(build, do_lower_case=given)
-        assert f"do_lower_case is {given}" in message
+        message = refusal(build, do_lower_case=casing_argument)
+        assert f"do_lower_case is {casing_argument}" in message
         assert any(repr(word) in message for word in words)
 
 

@@ -223,7 +223,7 @@ def test_vocabulary_without_special_tokens_is_refused(tmp_path):
         assert_refused(f"vocab.txt {message}", FullTokenizer, write_vocab(tmp_path / "vocab.txt", lines.split()))
         text = lines.replace(" ", "\n")
         assert_refused(f"the words of x {message}", FullTokenizer.from_vocab, text, source="the words of x")
-    assert_refused("there is no file", FullTokenizer, str(tmp_path / "none.txt"))
+    assert_refused("none.txt does not exist", FullTokenizer, str(tmp_path / "none.txt"))
     assert_refused("If 'bert/vocab.txt' is a path", FullTokenizer.from_vocab, "bert/vocab.txt")
 
 

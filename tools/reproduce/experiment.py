@@ -81,7 +81,7 @@ class Experiment:
         if column == PERPLEXITY:
             return None if self._options.heldout_file else "there is no --heldout_file"
         folder = self._data_dir(column)
-        return None if files.glob(os.path.join(folder, "*train*")) else f"there is no training part in {folder}"
+        return None if files.glob(os.path.join(folder, "*train*")) else f"{folder} has no training part"
 
     def _data_dir(self, column: str) -> str:
         return os.path.join(self._options.data_dir, COLUMNS[column][1])

@@ -32,7 +32,7 @@ class Variant:
         records: Flags of make-records, in addition to the flags of the scale.
         pretraining: Flags of pretrain, in addition to the flags of the scale.
         finetuning: Flags of finetune, in addition to the flags of the scale.
-        size: Index of the model in `Scale.shapes`, or None for `Scale.shape`.
+        size: Index of the model in `Scale.shapes`. If None, `Scale.shape` is used.
         share: Share of the pre-training steps after which the model is fine-tuned. 1 for all steps.
     """
 

@@ -274,7 +274,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel | None:
     """Writes a model with a task head as the folder of a fine-tuned model.
 
     Returns:
-        The model that was written, or None for a model without a task head.
+        The model that was written, or None if the model has no task head.
 
     Raises:
         UserError: If the checkpoint lacks a weight that the head needs.
@@ -293,7 +293,7 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel | None:
             their names.
 
     Returns:
-        The model with its task. None for any other model.
+        The model with its task, or None if the model has no task.
 
     Raises:
         UserError: If a weight that the head needs is missing.

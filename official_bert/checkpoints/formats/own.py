@@ -127,7 +127,7 @@ def _save_run(checkpoint: LoadedModel, folder: str, step: int) -> None:
     """Saves a checkpoint of `step` like run_pretraining does: the weights, and the optimizer state if there is one."""
 
     def store(values: Mapping[str, Array]) -> list[Any]:
-        """Returns stand-ins for Keras variables, with the attributes that RunCheckpoints reads."""
+        """Returns objects with the attributes of Keras variables that RunCheckpoints reads."""
         return [types.SimpleNamespace(path=path, value=tf.Variable(value)) for path, value in values.items()]
 
     held = {"model": store(checkpoint.weights)}

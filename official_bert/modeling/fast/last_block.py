@@ -24,8 +24,8 @@ def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Ca
     """Returns a function that computes the same as a model, but faster if the head reads only the first position.
 
     It has the arguments, outputs, gradients and dropout masks of the model. The model, its variables and its saved
-    files do not change. If the head reads other positions too, if there is no head, or if a layer has an activity
-    regularizer, all positions are computed.
+    files do not change. All positions are computed if the head reads other positions too, if the model has no head, or
+    if a layer has an activity regularizer.
 
     Args:
         model: An encoder, with or without a head.

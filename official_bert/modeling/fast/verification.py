@@ -48,7 +48,7 @@ def is_faithful(form: Form, parts: ModelParts, *, first_position_only: bool = Fa
         parts: The model that the form is for. The form is checked on a small model of the same configuration. Without
             one, as in a model that Keras loaded, the result is False.
         first_position_only: Whether the form is for models that read only the first position. Such a form is compared
-            on the outputs of a dense layer, others on those of a pre-training model.
+            on the outputs of a dense layer, others on the outputs of a pre-training model.
         training: Whether the form is for training, with dropout.
     """
     config: Any = getattr(parts.model.get_layer(layer_names.WORD_EMBEDDINGS), "bert_config", None)

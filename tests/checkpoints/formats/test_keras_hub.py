@@ -29,7 +29,7 @@ def sample_with_casing(config: BertConfig, casing: Casing) -> LoadedModel:
 
 
 def read_tensors(path: pathlib.Path) -> dict[str, bytes]:
-    """Returns the values of all tensors in a file, except those of a backbone that was saved with its task."""
+    """Returns the values of all tensors in a file, except the tensors of a backbone that was saved with its task."""
     tensors: dict[str, bytes] = {}
     with h5py.File(path) as file:
         file.visititems(lambda name, item: tensors.update({name: item[()].tobytes()} if hasattr(item, "shape") else {}))
@@ -136,7 +136,7 @@ def test_invalid_presets_of_keras_hub_are_rejected(tmp_path: pathlib.Path):
         assert message in samples.read_refusal(tmp_path)
         (tmp_path / name).write_text(before)
     samples.change_json(tmp_path / "task.json", class_name={})
-    open_model(str(tmp_path))  # an unknown task is no error
+    open_model(str(tmp_path))  # an unknown task is not an error
 
 
 def test_presets_keep_accents_if_the_vocabulary_contains_accents(tiny_config: BertConfig, tmp_path: pathlib.Path):

@@ -57,10 +57,10 @@ def test_errors_of_a_task_are_raised_again(corpus, tmp_path):
     options = make_options((["none.txt"], corpus[1]), tmp_path)
     with worker_pool.WorkerPool(str(tmp_path)) as workers:
         workers.grow(1)
-        message = f"there is no file .*{outputs.OPTIONS}; run the same command again to resume"
+        message = f"{outputs.OPTIONS} does not exist; run the same command again to resume"
         assert_refused(message, workers.do_all, "reading", [{"file": [0]}], "files")
         write_text(tmp_path / outputs.OPTIONS, json.dumps(dataclasses.asdict(options)))
-        with pytest.raises(worker.TextError, match="there is no file none.txt"):
+        with pytest.raises(worker.TextError, match="none.txt does not exist"):
             workers.do_all("reading", [{"file": [0]}], "files")
         with pytest.raises(RuntimeError, match="nothing"):
             workers.do_all("reading", [{"nothing": []}], "files")

@@ -33,7 +33,7 @@ def test_remote_files_are_read_through_tensorflow_or_fsspec(scheme, compression)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    messages = {path: f"there is no file {path}" for path in ("memory://missing", "ram://missing", "/missing/file")}
+    messages = {path: f"{path} does not exist" for path in ("memory://missing", "ram://missing", "/missing/file")}
     messages |= {"nope://missing": "cannot use nope://missing", str(tmp_path): f"cannot read {tmp_path}"}
     for path, message in messages.items():
         for format in ("auto", "jsonl"):

@@ -63,12 +63,12 @@ def test_the_best_threshold_maximizes_the_score():
     assert squad_scores.score_version_2(questions, said, differences)["best_f1"] == 75.0
 
 
-@pytest.mark.parametrize(("said", "differences", "best", "threshold"), [
+@pytest.mark.parametrize(("answers", "differences", "best", "threshold"), [
     ({"a": "cat", "b": ""}, {"a": 1.0, "b": -5.0}, 100.0, 1.0),  # a question without an answer costs nothing
     ({"a": "x", "b": "y"}, {"a": 1, "b": 0}, 50.0, 0.0),  # a threshold that answers nothing is 0
 ])  # fmt: skip
-def test_thresholds_at_the_edges_are_those_of_the_published_script(said, differences, best: float, threshold: float):
-    scores = squad_scores.score_version_2([question("a", "cat"), question("b")], said, differences)
+def test_thresholds_at_the_edges_are_those_of_the_published_script(answers, differences, best: float, threshold: float):
+    scores = squad_scores.score_version_2([question("a", "cat"), question("b")], answers, differences)
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (best, threshold)
 
 

@@ -58,11 +58,11 @@ def outputs_and_gradients(model, call, batch, compute_loss=sum_of_squares, jit_c
     return outputs, {path: gradient.numpy() for path, gradient in zip(paths, gradients, strict=True)}
 
 
-def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
+def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
     greatest = max(np.abs(each).max() for each in expected.values())
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for path, value in expected.items():
-        np.testing.assert_allclose(found[path], value, rtol=tolerance, atol=tolerance / 10 * greatest, err_msg=path)
+        np.testing.assert_allclose(actual[path], value, rtol=tolerance, atol=tolerance / 10 * greatest, err_msg=path)
 
 
 def classifier(config: BertConfig) -> keras.Model:

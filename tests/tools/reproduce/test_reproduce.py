@@ -56,7 +56,7 @@ def test_every_run_is_a_command_with_its_own_folder(table: str, scale: str, data
     assert len({run.folder for run in all_runs}) == len({run.line() for run in all_runs}) == len(all_runs)
     made: set[str] = set()
     for run in all_runs:
-        if "seed_2" not in run.folder:  # its flags differ from those of seed_1 in the seed alone
+        if "seed_2" not in run.folder:  # its flags are the same as for seed_1, except for the seed
             parse(run)
         inputs = ("vocab_file", "input_file") if run.command == "pretrain" else ()
         needed = {os.path.dirname(str(run.flags[name])) for name in inputs}
@@ -154,7 +154,7 @@ def test_tasks_without_data_are_omitted(data_dir: pathlib.Path):
     experiment = Experiment(make_options(data_dir, "6", heldout_file=[]))
     assert experiment.columns == ["mrpc", "sst-2", "tagging"]
     assert experiment.missing == [
-        f"{PERPLEXITY}: there is no --heldout_file", f"mnli: there is no training part in {data_dir}/glue/MNLI"
+        f"{PERPLEXITY}: there is no --heldout_file", f"mnli: {data_dir}/glue/MNLI has no training part"
     ]  # fmt: skip
     assert_refused("there is nothing to measure: mnli", Experiment, make_options(data_dir, "6", columns=["mnli"]))
     assert_refused("--columns names rte; Table 6", Experiment, make_options(data_dir, "6", columns=["rte"]))

@@ -164,17 +164,17 @@ def test_packed_records_have_the_shapes_of_training(small_config: BertConfig):
 
 
 class FakeTpu:
-    """A fake StepCompiler: batches of more than `largest` rows do not fit, and time is up after `in_time` answers."""
+    """A fake StepCompiler: batches of more than `largest` rows do not fit, and time is up after `max_answers`."""
 
     replicas, topology = 2, "v5e:1x2"
 
-    def __init__(self, largest: int, in_time: int = 100) -> None:
+    def __init__(self, largest: int, max_answers: int = 100) -> None:
         self.asked: list[tuple[str, int]] = []
-        self._largest, self._in_time = largest, in_time
+        self._largest, self._max_answers = largest, max_answers
 
     def compile(self, step: ReplicaStep, batch: int, fast: bool = False) -> answers.Compiled | answers.Refused:
         self.asked.append((step.name, batch))
-        if len(self.asked) > self._in_time:
+        if len(self.asked) > self._max_answers:
             raise compiler.OutOfTimeError
         if batch > self._largest:
             return answers.Refused(2**34, 2**33)
@@ -187,11 +187,11 @@ class FakeTpu:
         "| 32 | prediction | 5 | - | - | - | no: needs 16.00 GiB of 8.00 |",
         "training step of length 64: the largest batch that fits, to within an eighth: 4 per replica, 8 in all",
     ], 0),
-    (FakeTpu(largest=99, in_time=1), [
+    (FakeTpu(largest=99, max_answers=1), [
         "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |",
         "stopped after --time_limit=1200 seconds; 3 per replica fits, larger batches were not tried",
     ], 3),
-    (FakeTpu(largest=99, in_time=0), [], 4),
+    (FakeTpu(largest=99, max_answers=0), [], 4),
 ])  # fmt: skip
 def test_a_check_of_fine_tuning_prints_every_length_and_the_largest_batch(
     tpu: FakeTpu, printed: list[str], unknown: int, small_config: BertConfig, tmp_path, monkeypatch, capsys

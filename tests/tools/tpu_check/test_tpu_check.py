@@ -81,7 +81,7 @@ _TINY = str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json")
 @pytest.mark.parametrize(("task", "changes", "message"), [
     ("pretraining", {"dtype": "float16"}, "--dtype is float16"),
     ("pretraining", {"max_seq_length": 1024}, "--max_seq_length is 1024, but .* max_position_embeddings 512"),
-    ("pretraining", {"bert_config_file": "missing.json"}, "there is no file missing.json"),
+    ("pretraining", {"bert_config_file": "missing.json"}, "missing.json does not exist"),
     ("pretraining", {"pack_sequences": True}, "--pack_sequences and --packed_rows"),
     ("pretraining", {"packed_rows": 8}, "--pack_sequences and --packed_rows"),
     ("squad", {"max_seq_length": 1024}, "--max_seq_length is 1024, but .* max_position_embeddings 512"),

@@ -21,7 +21,7 @@ def test_a_traceback_a_crash_and_an_unclear_error_are_failures():
 
 def test_a_result_or_a_clear_error_message_passes():
     Ended(0, "", 100).check()
-    Ended(1, "error: there is no file a\n", 100).check()
+    Ended(1, "error: a does not exist\n", 100).check()
 
 
 def test_a_process_is_waited_for_killed_and_its_output_kept(tmp_path: pathlib.Path):
