@@ -156,7 +156,7 @@ class RecordOptions(TextOptions):
         if self.word_boundaries is not None and not self.do_whole_word_mask:
             raise UserError(NO_WHOLE_WORDS)
         if self.word_boundaries is not None and self.added_tokens_file is not None:
-            raise UserError("--word_boundaries and --added_tokens_file cannot be combined; give one of them")
+            raise UserError("--word_boundaries and --added_tokens_file cannot be combined; pass one of them")
         if self.word_boundaries is not None and self.masking == "dynamic":
             raise UserError(
                 "--word_boundaries needs --masking=static, because unmasked records do not contain word boundaries"

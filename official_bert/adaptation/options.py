@@ -104,7 +104,7 @@ class Options(TextOptions, AdamOptions):
         if self.word_boundaries is not None and not self.do_whole_word_mask:
             raise UserError(NO_WHOLE_WORDS)
         if self.new_words and self.new_words_file:
-            raise UserError("--new_words and --new_words_file cannot be combined; give one of them")
+            raise UserError("--new_words and --new_words_file cannot be combined; pass one of them")
 
     @property
     def text_files(self) -> dict[str, list[str]]:

@@ -88,7 +88,7 @@ def make_initial_model(options: Options, checkpoint: LoadedModel, new_words: lis
     counted = count_words(os.path.join(work, records.TEXTS, records.DOMAIN), casing)
     counts = counted.counts
     if not counts:
-        raise UserError("the text contains no words; give other text")
+        raise UserError("the text contains no words; pass other text")
     print(describe_words(vocab, counts), flush=True)
     if not options.new_words_file:
         proposals = propose_words(vocab, counts, max(options.new_words, _MAX_PROPOSED))

@@ -64,4 +64,4 @@ class ConversionOptions(ValidatedOptions):
         POSITION_INITS,
         group=CHANGES,
     )
-    list_tensors: bool = option(False, "Whether to list every tensor that was loaded or left behind.", group=FILES)
+    list_tensors: bool = option(False, "Whether to list every tensor that was loaded or not used.", group=FILES)

@@ -161,7 +161,7 @@ def to_columns(values: Any, least: int, most: int, name: str) -> list[list[str]]
     if isinstance(values, list) and values and all(map(_is_column, values)):
         if not 2 <= len(values) <= most:
             raise UserError(
-                f"{name} is a list of {len(values)} lists, which are read as columns; give rows as tuples: "
+                f"{name} is a list of {len(values)} lists, which are read as columns; pass rows as tuples: "
                 f"{name} = [tuple(row) for row in {name}]"
             )
         values = tuple(values)

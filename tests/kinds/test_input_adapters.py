@@ -70,7 +70,7 @@ def test_pairs_are_rejected_by_a_model_for_single_texts(x):
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
 def test_ambiguous_rows_of_pairs_are_rejected(rows):
     for read in (input_adapters.to_pairs, lambda x: QuestionAnsweringSpec().examples(x, None)):
-        assert_refused(f"x is a list of {len(rows)} lists, .*columns; give rows as tuples", read, rows)
+        assert_refused(f"x is a list of {len(rows)} lists, .*columns; pass rows as tuples", read, rows)
 
 
 @pytest.mark.parametrize("y", [

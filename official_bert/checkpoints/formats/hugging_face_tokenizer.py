@@ -115,7 +115,7 @@ def read_tokenizer(
         return model
     text = f"the tokenizer in {folder} has {'; '.join(problems)}, which BERT's own rules lack"
     if not overrides.vocab_file:
-        raise UserError(f"{text}; give --vocab_file to take the vocabulary with BERT's rules")
+        raise UserError(f"{text}; pass --vocab_file to use the vocabulary with BERT's rules")
     return model.add_notes(f"{text}: --vocab_file replaces them with BERT's rules")
 
 
@@ -229,7 +229,7 @@ def _check_accents(first: dict[str, Any], second: dict[str, Any], first_file: st
     if values[0] != values[1]:
         raise UserError(
             f"{first_file} has strip_accents {json.dumps(first['strip_accents'])}, {second_file} "
-            f"{json.dumps(second['strip_accents'])}; give both files the value that the model was trained with"
+            f"{json.dumps(second['strip_accents'])}; set both to the value that the model was trained with"
         )
 
 
@@ -262,7 +262,7 @@ def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[st
         if vocab and exact.parse_vocab(vocab) == numbers:
             tokens = split_vocab(vocab)
         elif [numbers[token] for token in tokens] != list(range(len(tokens))):
-            raise UserError(f"the ids in {path} do not run from 0 to {len(tokens) - 1}, each once; give --vocab_file")
+            raise UserError(f"the ids in {path} do not run from 0 to {len(tokens) - 1}, each once; pass --vocab_file")
         processor = contents.get("post_processor")
         cls, sep = numbers.get(exact.CLS), numbers.get(exact.SEP)
         bert = [_post_processor(numbers), {"type": "BertProcessing", "sep": [exact.SEP, sep], "cls": [exact.CLS, cls]}]
