@@ -69,10 +69,8 @@ class TextClassifier(FittingModel):
         **settings: Any,
     ) -> None:
         names = class_labels.check_label_names(labels, least=1 if multi_label else 2, settings=settings)
-        common: dict[str, Any] = {
-            "labels": names, "pair": pair, "doc_stride": doc_stride
-        }  # fmt: skip
-        spec: LabelSpec = MultiLabelSpec(**common) if multi_label else ClassificationSpec(**common)
+        spec_class: type[LabelSpec] = MultiLabelSpec if multi_label else ClassificationSpec
+        spec = spec_class(labels=names, pair=pair, doc_stride=doc_stride)
         if positive_weights is not None:
             _check_by_label(spec, "positive_weights", positive_weights)
             weights: dict[str, Any] = {"positive_weights": tuple(positive_weights)}

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy.special import expit as sigmoid
 
 from official_bert.kinds import probabilities
 from official_bert.kinds.classification.graph import Graph
@@ -20,10 +21,6 @@ from tests.make import assert_refused, refusal
 def softmax(logits: np.ndarray) -> np.ndarray:
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
-
-
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-logits))
 
 
 def labelled(*labels) -> list[TextExample]:
