@@ -89,7 +89,8 @@ class TagAccuracy(keras.metrics.Mean):
         if sample_weight is not None:
             weight = weight * expand_token_weights(sample_weight)
         is_right = keras.ops.equal(keras.ops.cast(keras.ops.argmax(y_pred, axis=-1), "int32"), y_true)
-        super().update_state(is_right, weight)
+        # Flat, because Keras would average the weights of each text over its padding, which depends on the batch.
+        super().update_state(keras.ops.reshape(is_right, [-1]), keras.ops.reshape(weight, [-1]))
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
