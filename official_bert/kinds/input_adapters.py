@@ -14,6 +14,7 @@ from official_bert.utils.counting import pluralize
 
 # Maximum magnitude of labels and weights. The sum of the squares of larger ones overflows float32.
 MAX_MAGNITUDE = 1e18
+_PAIR = ("text", "text_pair")
 
 
 def is_data_set(x: Any) -> bool:
@@ -124,22 +125,25 @@ def to_text(value: Any, name: str) -> str:
     return str(value)
 
 
-def to_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
+def to_pairs(values: Any, name: str = "x", columns: tuple[str, ...] = _PAIR) -> tuple[list[str], list[str]]:
     """Converts text pairs in any supported form to a list of first texts and a list of second texts.
 
     Args:
-        values: Two columns (a tuple or list of two, or a dict or DataFrame with the columns text and text_pair), or
-            rows of two texts (a list of tuples, an array [E, 2], or a DataFrame). A list of lists is always read as
-            columns.
+        values: Two columns (a tuple or list of two, or a dict or DataFrame with the names in `columns`, or text and
+            text_pair), or rows of two texts (a list of tuples, an array [E, 2], or any other DataFrame). A list of
+            lists is always read as columns.
         name: Name of the argument, for error messages.
+        columns: Names of the first and the second texts.
 
     Raises:
         UserError: If `values` has another type, or the two columns differ in length.
     """
-    if isinstance(values, Mapping) or (is_frame(values) and sorted(map(str, values.columns)) == ["text", "text_pair"]):
-        if set(values) != {"text", "text_pair"}:
-            raise UserError(f"{name} has the columns {', '.join(map(str, values))}; expected text and text_pair")
-        values = (values["text"], values["text_pair"])
+    if isinstance(values, Mapping) or is_frame(values):
+        found = next((names for names in (columns, _PAIR) if set(values) == set(names)), None)
+        if found:
+            values = tuple(values[column] for column in found)
+        elif isinstance(values, Mapping):
+            raise UserError(f"{name} has the columns {', '.join(map(str, values))}; expected {' and '.join(columns)}")
     first, second = to_columns(values, 2, 2, name)
     return first, second
 

@@ -26,6 +26,9 @@ def test_a_data_frame_gives_rows_or_the_values_of_its_only_column():
     assert input_adapters.to_pairs(frame) == (["a", "b"], ["c", "d"])
     swapped = pd.DataFrame({"text_pair": ["c", "d"], "text": ["a", "b"]})
     assert input_adapters.to_pairs(swapped) == (["a", "b"], ["c", "d"])
+    for names in {"text_pair": "context", "text": "question"}, {}:
+        (first, _) = QuestionAnsweringSpec().examples(swapped.rename(columns=names), None)
+        assert (first.text, first.context) == ("a", "c")
     assert CLASSES.parse_labels(pd.DataFrame({"label": ["yes", "no"]})) == [1, 0]
 
 
