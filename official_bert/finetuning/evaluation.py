@@ -21,8 +21,9 @@ from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import Decisions, KindSpec
-from official_bert.kinds.text_spec import DECISIONS
+from official_bert.kinds.text_spec import DECISIONS, QUESTION_DECISIONS
 from official_bert.optimization.choices import DTYPES
+from official_bert.tasks.options import TASK_OPTIONS
 from official_bert.utils import files
 from official_bert.utils.counting import pluralize
 from official_bert.utils.flags import TRAINING
@@ -53,13 +54,16 @@ def evaluate_and_predict(
     """
     task = data.task
     task_spec, expected = finetuned.read_task(folder) or {}, task.task_spec(data.max_seq_length)
-    differing = [key for key in ("kind", "labels", "num_choices") if task_spec.get(key) != expected[key]]
+    # The version_2 of a converted model is an assumption.
+    keys = ("kind", "labels", "num_choices", *["version_2"] * (task_spec.get("task") in TASK_OPTIONS))
+    differing = [key for key in keys if task_spec.get(key) != expected.get(key)]
     if differing:
-        shown = "; ".join(f"{key} is {task_spec.get(key)}, expected {expected[key]}" for key in differing)
+        shown = "; ".join(f"{key} is {task_spec.get(key)}, expected {expected.get(key)}" for key in differing)
         raise UserError(f"the model in {folder} does not fit the task {task.name}: {shown}")
 
     trained = create_spec(task_spec)
-    decided: dict[str, Any] = {name: getattr(trained, name) for name in DECISIONS if name in task_spec}
+    names = set(DECISIONS) & task_spec.keys() - options.task_options.list_given(options.given_flags)
+    decided: dict[str, Any] = {name: getattr(trained, name) for name in names}
     task.spec = dataclasses.replace(task.spec, **decided)
     # `predict` returns uncalibrated predictions, so that calibrating a model again gives the same temperature.
     spec = task.spec.uncalibrated()
@@ -89,10 +93,12 @@ def evaluate_and_predict(
     if options.makes_decisions:
         examples, predictions = predict(task.eval_splits[0])
         task.spec = task.spec.decide(predictions, examples, get_wanted_decisions(options))
-        if is_chief:
-            decisions = {name: value for name, value in task.spec.settings.items() if name in DECISIONS}
-            finetuned.replace_task(folder, task_spec | decisions)
-            print(_describe_decisions(task.spec, decisions))
+    before, decisions = (
+        {name: value for name, value in each.settings.items() if name in DECISIONS} for each in (trained, task.spec)
+    )
+    if is_chief and (options.makes_decisions or decisions != before):
+        finetuned.replace_task(folder, task_spec | decisions)
+        print(_describe_decisions(task.spec, decisions))
     results: Scores = {}
     warnings: list[str] = []
     if options.do_eval and task.eval_splits:
@@ -148,6 +154,7 @@ def _describe_decisions(spec: KindSpec, decisions: Mapping[str, Any]) -> str:
     lines += [f"threshold of {label}: {threshold:.4f}" for label, threshold in thresholds]
     if "min_confidence" in decisions:
         lines.append(f"minimum confidence: {decisions['min_confidence']:g}")
+    lines += [f"{name}: {decisions[name]:g}" for name in QUESTION_DECISIONS if name in decisions]
     return "\n".join(
         [*(lines or ["no decision changed"]), "existing exports do not include them; export the model again"]
     )

@@ -32,6 +32,8 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
     task: str = _data(dataclasses.MISSING, "The task to fine-tune on.")
     # Not a flag itself: each of its fields is a flag, and most of them cannot change when a run is resumed.
     task_options: TaskOptions = dataclasses.field(default_factory=TaskOptions, metadata={"resumable": True})
+    # Names of the options that the user passed as flags, even if with their default values.
+    given_flags: frozenset[str] = dataclasses.field(default=frozenset(), metadata={"resumable": True})
     output_dir: str = _data(
         dataclasses.MISSING, "Folder of the run. If it contains a run, that run is resumed.", resumable=True
     )
@@ -198,5 +200,5 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
     def as_dict(self) -> dict[str, Any]:
         """Returns one flat dict of all options by name, including the options of the task."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del values["task_options"]
+        del values["task_options"], values["given_flags"]
         return {**values, **dataclasses.asdict(self.task_options)}

@@ -29,6 +29,8 @@ from official_bert.tasks.task import Task
 from official_bert.utils.bad_rows import BadRows
 
 _CACHE_FOLDER = "features"
+# Options that a model must be evaluated with as it was trained, because exports use the values in task.json.
+_TRAINED_SETTINGS = ("max_seq_length", "doc_stride", "max_query_length", "head", "lstm_units", "pooling", "normalize")
 
 
 def run(options: Options, bert_config_file: str | None = None) -> Scores:
@@ -57,7 +59,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
         here = "" if options.do_train else f"; {options.output_dir} contains no fine-tuned model either"
         raise UserError(f"--init is missing; pass a checkpoint, a fine-tuned model or a bert_config.json{here}")
     if not options.do_train and (task_spec := task_spec or finetuned.read_task(init)):
-        options = _restore_settings(options, task_spec)
+        options = _restore_settings(options, task_spec, init)
     task = make_run_task(options)
     _check_splits(options, task)
     overrides = LoadOverrides(
@@ -134,11 +136,22 @@ def make_run_task(options: Options) -> Task:
     return task
 
 
-def _restore_settings(options: Options, task_spec: dict[str, Any]) -> Options:
-    """Returns the options with settings from a fine-tuned model's task.json in place of the task's defaults."""
-    if options.max_seq_length == options.task_options.defaults.max_seq_length:
-        options = dataclasses.replace(options, max_seq_length=task_spec["max_seq_length"])
-    return dataclasses.replace(options, task_options=options.task_options.merge_trained(task_spec))
+def _restore_settings(options: Options, task_spec: dict[str, Any], folder: str) -> Options:
+    """Returns the options with settings from a fine-tuned model's task.json where the user set none.
+
+    Raises:
+        UserError: If the model in the folder was trained with another value of one of `_TRAINED_SETTINGS`.
+    """
+    length, flags = options.max_seq_length, options.given_flags
+    if "max_seq_length" not in flags and length == options.task_options.defaults.max_seq_length:
+        length = task_spec["max_seq_length"]
+    task_options = options.task_options.merge_trained(task_spec, flags)
+    options = dataclasses.replace(options, max_seq_length=length, task_options=task_options)
+    before = {**dataclasses.asdict(type(task_options)()), **task_spec}
+    now = {name: value for name, value in options.as_dict().items() if name in _TRAINED_SETTINGS}
+    remedy = "Remove these flags to evaluate the model as it is, or train with them (--do_train, other --output_dir)."
+    run_file.refuse_changes(folder, run_file.find_changes(before, now), remedy)
+    return options
 
 
 def _check_splits(options: Options, task: Task) -> None:

@@ -19,8 +19,9 @@ from official_bert.kinds.spec import Decisions, KindSpec, Outcome
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.truncation import build_windows, concatenate_ranges, truncate_lengths
 
-# Settings that are chosen after training. Features do not depend on them.
-DECISIONS = ("temperature", "thresholds", "min_confidence")
+# Settings that may change after training, because neither the weights nor the features depend on them.
+QUESTION_DECISIONS = ("null_score_diff_threshold", "n_best_size", "max_answer_length")
+DECISIONS = ("temperature", "thresholds", "min_confidence", *QUESTION_DECISIONS)
 
 
 @dataclasses.dataclass(frozen=True)

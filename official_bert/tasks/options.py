@@ -1,7 +1,7 @@
 """The options of each task and their defaults. Imports neither TensorFlow nor NumPy, so that --help is fast."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from official_bert.errors import UserError
@@ -67,14 +67,20 @@ class TaskOptions(ValidatedOptions):
         names = {field.name for field in dataclasses.fields(kind)} - settings.keys()  # type: ignore[arg-type]
         return kind(**{name: getattr(self, name) for name in names if hasattr(self, name)}, **settings)
 
-    def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
-        """Returns a copy in which options with default values take the values in a fine-tuned model's task.json."""
-        changes = {
-            field.name: task_spec[field.name]
-            for field in dataclasses.fields(self)
-            if field.name in task_spec and getattr(self, field.name) == _default(field)
-        }
-        return dataclasses.replace(self, **changes)
+    def list_given(self, flags: Collection[str] = ()) -> set[str]:
+        """Returns the names of the options that the user set: those in `flags`, and those without default values."""
+        fields = dataclasses.fields(self)
+        return {each.name for each in fields if each.name in flags or getattr(self, each.name) != _default(each)}
+
+    def merge_trained(self, task_spec: Mapping[str, Any], flags: Collection[str] = ()) -> Self:
+        """Returns a copy in which options that the user did not set have the values in a fine-tuned model's task.json.
+
+        Args:
+            task_spec: The contents of task.json.
+            flags: Names of the options that the user set, even if to their defaults.
+        """
+        names = {field.name for field in dataclasses.fields(self)} - self.list_given(flags)
+        return dataclasses.replace(self, **{name: task_spec[name] for name in names if name in task_spec})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +120,7 @@ class SquadV2Options(SquadOptions):
     null_score_diff_threshold: float = option(
         0.0,
         "Predict that a question has no answer if the no-answer score exceeds the best answer's score by more than "
-        "this.",
+        "this. Without --do_train, it replaces the model's threshold.",
     )
 
 
@@ -166,9 +172,9 @@ class RowsOptions(TaskOptions):
         "text", "Column of the text, or of the first text of a pair. Several comma-separated columns are joined."
     )
 
-    def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
+    def merge_trained(self, task_spec: Mapping[str, Any], flags: Collection[str] = ()) -> Self:
         """Does the same as TaskOptions.merge_trained, also for the column names of the training table."""
-        return super().merge_trained({**task_spec, **task_spec.get("table", {})})
+        return super().merge_trained({**task_spec, **task_spec.get("table", {})}, flags)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,9 +190,9 @@ class TableOptions(RowsOptions):
     # Not a flag: labels of the training data that correspond to label_names, from the task.json of a fine-tuned model.
     label_values: Sequence[str] = dataclasses.field(default=(), metadata={"resumable": True})
 
-    def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
+    def merge_trained(self, task_spec: Mapping[str, Any], flags: Collection[str] = ()) -> Self:
         kind = {"label_kind": task_spec["kind"]} if task_spec["kind"] in LABEL_KINDS else {}
-        return super().merge_trained({**task_spec, **kind})
+        return super().merge_trained({**task_spec, **kind}, flags)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,8 @@ which other flags exist, the command has variants: `chooser="task"` and `variant
 Variant(options=(SquadOptions,), shown_defaults={"max_seq_length": 384}), ...}`. `main` then also receives the instances
 of the chosen variant's dataclasses. Flags of other variants are errors.
 
+A dataclass with a field `given_flags` also receives the names of all fields whose flags the user passed.
+
 A UserError is printed as one line on standard error, with exit code 1. After Ctrl-C the exit code is 130.
 """
 
@@ -42,6 +44,7 @@ from official_bert.utils.signals import exit_codes
 
 _HELP = ("--help", "-help", "-h")
 _FLAGFILE = "flagfile"
+GIVEN_FLAGS = "given_flags"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +157,12 @@ class Command:
         if positional and not self.positional:
             hint = "flags are given as --name=value" if known_flags else "the command takes none"
             raise UserError(f"unexpected argument {positional[0]!r}; {hint}")
+        given = frozenset(flag.field for flag in known_flags if values[flag.name].present)
         instances = [
-            options(**{flag.field: _resolve_value(flag.field, values[flag.name].value) for flag in list_flags(options)})
+            options(
+                **{flag.field: _resolve_value(flag.field, values[flag.name].value) for flag in list_flags(options)},
+                **({GIVEN_FLAGS: given} if hasattr(options, GIVEN_FLAGS) else {}),
+            )
             for options in (*self.options, *self._chosen(variant).options)
         ]
         return [*instances, positional] if self.positional else instances

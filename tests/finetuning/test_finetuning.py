@@ -203,6 +203,7 @@ def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(co
     assert f"skipped 1 bad row of {eval_file}" in capsys.readouterr().out
     message = refusal(runner.run, change(later, do_predict=True, predict_file=None))
     assert "--do_predict: table has no test data; pass --predict_file" in message
+    assert "--doc_stride was None and is 8" in refusal(runner.run, change(later, doc_stride=8))
 
 
 def mark_one_row_with_both_labels(options):

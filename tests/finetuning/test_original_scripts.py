@@ -61,5 +61,10 @@ def test_run_squad_writes_the_originals_files(tmp_path: pathlib.Path, version_2:
     output = run(RUN_SQUAD, tmp_path, flags)
     for name in ["predictions.json", "nbest_predictions.json"] + ["null_odds.json"] * version_2:
         assert list(json.loads((output / name).read_text())) == [question["id"] for question in questions]
-    task = json.loads((output / "task.json").read_text())
-    assert task.get("null_score_diff_threshold", 0.0) == (-1.5 if version_2 else 0.0)
+    assert json.loads((output / "task.json").read_text())["null_score_diff_threshold"] == version_2 * -1.5
+    flags = flags.replace("--do_train=True", "--do_train=False").replace("_threshold=-1.5", "_threshold=0")
+    run(RUN_SQUAD, tmp_path, flags)  # without training, the new threshold is stored too
+    assert json.loads((output / "task.json").read_text())["null_score_diff_threshold"] == 0
+    assert "--doc_stride was 4 and is 128" in refusal(run, RUN_SQUAD, tmp_path, f"{flags} --doc_stride=128")
+    flags = flags.replace("negative=True", "negative=False") + " --version_2_with_negative" * (not version_2)
+    assert f"version_2 is {version_2}, expected {not version_2}" in refusal(run, RUN_SQUAD, tmp_path, flags)
