@@ -163,7 +163,7 @@ FORMATS = {
     "swag": file_format("swag.jsonl", (json.dumps(_SWAG) + "\n") * 3, multiple_choice.read),
     "codah": file_format("codah.tsv", "i\tthe cat\ta\tb\tc\td\t1\n" * 3, multiple_choice.read),
     "conll": file_format("tags.txt", "the O\ncat B-X\n\na O\ndog B-X\n", conll.read),
-    "squad": file_format("squad.json", json.dumps(_SQUAD), lambda path, bad: squad.read(path, True, True, bad)),
+    "squad": file_format("squad.json", json.dumps(_SQUAD), lambda path, bad: squad.read(path, True, "train", bad)),
     "text": file_format("text.txt", "the cat sat .\na dog ran .\n\nthe sun\n", read_text),
     "wiki": file_format("wiki.txt", '<doc id="1" title="a">\na\n\nthe cat sat .\n</doc>\n', read_text),
     "documents": file_format("documents.jsonl", '{"text": "the cat sat . a dog ran ."}\n' * 3, read_text),

@@ -6,6 +6,8 @@ Differences from the original script:
 - It drops a training question whose answer is not in the context, with only a log line. Here, the question is a bad
   row: it stops the run, or is skipped and counted.
 - It keeps only one of two answers whose questions have the same id. Here, the second question is a bad row.
+- It accepts a question without text, and in v2.0 an unanswerable question with answers. Here, these are bad rows in
+  training and evaluation files.
 - It writes no answer for a context without tokens. Here, the answer is empty.
 """
 
@@ -23,7 +25,7 @@ from official_bert.tasks.options import SQUAD, SQUAD_V2, SquadOptions, SquadV2Op
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.tokenization.exact import BasicTokenizer
 from official_bert.utils import files
-from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.bad_rows import BadRowError, BadRows
 
 _MAX_BYTES = 4 << 30  # Limit for a file of questions. SQuAD's largest has 42 MB.
 
@@ -48,7 +50,7 @@ class SquadTask(Task):
         options, version = self._options, "v2.0" if self.spec.version_2 else "v1.1"
         path = {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.predict_file}[split]
         path = path or data_files.find(options.data_dir, split, (f"{split}-{version}.json", f"{split}-{version}*.json"))
-        return read(path, self.spec.version_2, split == TRAIN, bad_rows)
+        return read(path, self.spec.version_2, split, bad_rows)
 
     def write_predictions(
         self, folder: str, split: str, predictions: Sequence[Prediction], questions: Sequence[Question]
@@ -79,89 +81,106 @@ def _format_n_best(predictions: Sequence[Prediction], questions: Sequence[Questi
     }
 
 
-def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> list[Question]:
+def read(path: str, version_2: bool, split: str, bad_rows: BadRows) -> list[Question]:
     """Reads the questions in a file in SQuAD's JSON format.
 
     Args:
         path: The file.
         version_2: Whether the file is SQuAD v2.0's, where a question may have no answer (`is_impossible`).
-        for_training: Whether each question needs an answer that occurs at the stated position of its context (or is
-            impossible). If false, answers may be missing, and their positions are not checked.
+        split: TRAIN: each question needs an answer that occurs at the stated position of its context (or is
+            impossible). DEV: positions are not checked. TEST: answers may be missing too.
         bad_rows: Handles invalid questions, which are identified by their id.
 
     Raises:
         UserError: If the file has another format or no valid question.
     """
-    questions: list[Question] = []
-    seen = set()
+    questions: dict[str, Question] = {}
     words = BasicTokenizer()
-    for question in _iterate_questions(path, version_2):
-        reason = _find_problem(question, words) if for_training else None
-        if question.answers == () and not version_2:
-            reason = "it has no answer (is_impossible), which only SQuAD v2.0 supports; use --task=squad_v2"
-        if question.id in seen:
-            reason = "another question has the same id; every question needs its own id"
-        seen.add(question.id)
-        if reason:
-            bad_rows.add(path, f"question {question.id}", reason)
-        else:
-            questions.append(question)
+    for place, entry, context in _iterate_entries(path):
+        with bad_rows.handle_error(path, place):
+            question = Question(
+                _get_question_id(entry), _get(entry, "question", str), context, _get_answers(entry, version_2, split)
+            )
+            if split != TEST and not question.text.strip():
+                raise BadRowError("its question is empty")
+            if split == TRAIN:
+                _check_first_answer(question, words)
+            if question.id in questions:
+                raise BadRowError("another question has the same id; every question needs its own id")
+            questions[question.id] = question
     if not questions:
         reason = bad_rows.first_reason(path)
         raise UserError(f"{path} has no questions; expected SQuAD's JSON with data, paragraphs and qas{reason}")
-    return questions
+    return list(questions.values())
 
 
-def _find_problem(question: Question, words: BasicTokenizer) -> str | None:
-    """Returns why a question cannot be used for training, or None if it can."""
-    if question.answers is None:
-        return "it has no answers; expected one"
-    if not question.answers:
-        return None
-    answer = question.answers[0]
-    if not words.tokenize(answer.text):
-        return f"its answer {answer.text!r} has no word"
-    found = question.context[max(answer.start, 0) :][: len(answer.text)]
-    if answer.start < 0 or found != answer.text:
-        return f"the context has {found!r} at character {answer.start}, not the answer {answer.text!r}"
-    return None
+def _check_first_answer(question: Question, words: BasicTokenizer) -> None:
+    """Raises a BadRowError if the first answer of a question, if any, is not in the context or has no word."""
+    for answer in (question.answers or ())[:1]:
+        if not words.tokenize(answer.text):
+            raise BadRowError(f"its answer {answer.text!r} has no word")
+        found = question.context[max(answer.start, 0) :][: len(answer.text)]
+        if answer.start < 0 or found != answer.text:
+            raise BadRowError(f"the context has {found!r} at character {answer.start}, not the answer {answer.text!r}")
 
 
-def _iterate_questions(path: str, version_2: bool) -> Iterator[Question]:
+def _iterate_entries(path: str) -> Iterator[tuple[str, Any, str]]:
+    """Yields the place of each question for messages, its JSON object, and its context."""
     content = files.read_json_object(path, max_bytes=_MAX_BYTES)
-    for article_number, article in enumerate(_get(content, "data", list, path)):
-        article_name = f"{path}, article {article_number}"
-        for paragraph_number, paragraph in enumerate(_get(article, "paragraphs", list, article_name)):
+    for article_number, article in enumerate(_get(content, "data", list, f"{path}: ")):
+        article_name = f"article {article_number}"
+        for paragraph_number, paragraph in enumerate(_get(article, "paragraphs", list, f"{path}, {article_name}: ")):
             paragraph_name = f"{article_name}, paragraph {paragraph_number}"
-            context = _get(paragraph, "context", str, paragraph_name)
-            for number, entry in enumerate(_get(paragraph, "qas", list, paragraph_name)):
-                name = _get_question_id(entry, f"{paragraph_name}, question {number}")
-                where = f"{path}, question {name}"
-                text = _get(entry, "question", str, where)
-                yield Question(name, text, context, _get_answers(entry, where, version_2))
+            context = _get(paragraph, "context", str, f"{path}, {paragraph_name}: ")
+            for number, entry in enumerate(_get(paragraph, "qas", list, f"{path}, {paragraph_name}: ")):
+                name = entry.get("id") if isinstance(entry, dict) else None
+                has_id = isinstance(name, str | int)
+                yield f"question {name}" if has_id else f"{paragraph_name}, question {number}", entry, context
 
 
-def _get_question_id(entry: Any, where: str) -> str:
+def _get_question_id(entry: Any) -> str:
     """Returns the id of a question as text. Like the original, it accepts integers."""
-    if isinstance(entry, dict) and isinstance(entry.get("id"), int) and not isinstance(entry["id"], bool):
-        return str(entry["id"])
-    return str(_get(entry, "id", str, where))
+    is_number = isinstance(entry, dict) and type(entry.get("id")) is int
+    return str(_get(entry, "id", int if is_number else str))
 
 
-def _get_answers(entry: dict[str, Any], where: str, version_2: bool) -> tuple[Answer, ...] | None:
-    if "is_impossible" in entry and _get(entry, "is_impossible", bool, where):
-        return ()
-    answers = _get(entry, "answers", list, where) if "answers" in entry else None
-    if not answers and not (version_2 and answers == []):
-        return None
-    return tuple(
-        Answer(_get(answer, "text", str, where), _get(answer, "answer_start", int, where)) for answer in answers
-    )
+def _get_answers(entry: dict[str, Any], version_2: bool, split: str) -> tuple[Answer, ...] | None:
+    """Returns the answers to a question, () if it is impossible to answer, or None if the answers are unknown.
+
+    Raises:
+        BadRowError: If the answers have another format, contradict `is_impossible`, or are required and missing.
+    """
+    is_impossible = "is_impossible" in entry and _get(entry, "is_impossible", bool)
+    answers = None
+    if "answers" in entry:
+        answers = tuple(
+            Answer(_get(each, "text", str), _get(each, "answer_start", int)) for each in _get(entry, "answers", list)
+        )
+    if is_impossible and not version_2:
+        raise BadRowError("it has no answer (is_impossible), which only SQuAD v2.0 supports; use --task=squad_v2")
+    if is_impossible and answers and split != TEST:
+        raise BadRowError(f"is_impossible is true, but it has the answer {answers[0].text!r}; remove one of them")
+    # In evaluation data of v2.0, as in its script, an empty list of answers also means that there is no answer.
+    is_required = answers is None or split == TRAIN or not version_2
+    if split != TEST and not answers and not is_impossible and is_required:
+        raise BadRowError(f"it has no answers; expected one{' or more, or is_impossible: true' if version_2 else ''}")
+    return () if is_impossible else answers if answers or version_2 else None
 
 
-def _get(holder: Any, name: str, kind: type, where: str) -> Any:
+def _get(holder: Any, name: str, kind: type, where: str = "") -> Any:
+    """Returns the value of a key of a JSON object.
+
+    Args:
+        holder: The object.
+        name: The key.
+        kind: The type of the value.
+        where: Start of the error message.
+
+    Raises:
+        BadRowError: If `holder` is not an object with this key, or the value has another type.
+    """
     if not isinstance(holder, dict) or name not in holder:
-        raise UserError(f"{where}: {name!r} is missing; expected SQuAD's JSON")
-    if not isinstance(holder[name], kind):
-        raise UserError(f"{where}: {name!r} is {json.dumps(holder[name])[:80]}; expected {kind.__name__}")
+        raise BadRowError(f"{where}{name!r} is missing; expected SQuAD's JSON")
+    if type(holder[name]) is not kind:
+        raise BadRowError(f"{where}{name!r} is {json.dumps(holder[name])[:80]}; expected {kind.__name__}")
     return holder[name]

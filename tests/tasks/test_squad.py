@@ -33,31 +33,37 @@ def entry(name: str | int, *answers: tuple[str, int], **more: object) -> dict:
 def test_a_question_is_read_with_all_its_answers(name: str | int, tmp_path: pathlib.Path):
     path, answers = write(tmp_path / "a.json", entry(name, ("cat", 4), ("The cat", 0))), (("cat", 4), ("The cat", 0))
     expected = Question(str(name), f"who {name} ?", "The cat sat on the mat.", tuple(Answer(*each) for each in answers))
-    assert read(path, version_2=False, for_training=True) == ([expected], [])
+    assert read(path, version_2=False, split=TRAIN) == ([expected], [])
 
 
-@pytest.mark.parametrize(("bad", "reason"), [
-    (entry("bad", ("dog", 4)), "the context has 'cat' at character 4, not the answer 'dog'"),
-    (entry("bad", ("cat", 5)), "not the answer 'cat'"),
-    (entry("bad", ("cat", -19)), "not the answer 'cat'"),
-    (entry("bad", ("mat.", 999)), "the context has '' at character 999"),
-    (entry("bad", (" ", 3)), "its answer ' ' has no word"),
-    (entry("bad"), "it has no answers"),
-    (entry("bad", is_impossible=True), "--task=squad_v2"),
-    (entry("good", ("cat", 4)), "the same id"),
+@pytest.mark.parametrize(("version_2", "split", "bad", "reason"), [
+    (False, TRAIN, entry("bad", ("dog", 4)), "the context has 'cat' at character 4, not the answer 'dog'"),
+    (False, TRAIN, entry("bad", ("cat", 5)), "not the answer 'cat'"),
+    (False, TRAIN, entry("bad", ("cat", -19)), "not the answer 'cat'"),
+    (False, TRAIN, entry("bad", ("mat.", 999)), "the context has '' at character 999"),
+    (False, TRAIN, entry("bad", (" ", 3)), "its answer ' ' has no word"),
+    (False, TRAIN, entry("bad"), "it has no answers"),
+    (False, TRAIN, entry("bad", is_impossible=True), "--task=squad_v2"),
+    (False, TRAIN, entry("good", ("cat", 4)), "the same id"),
+    (False, DEV, entry("bad"), "it has no answers"),
+    (False, DEV, entry("bad", ("cat", 4), question=" \n"), "question is empty"),
+    (False, TEST, entry("bad", ("cat", "4")), "'answer_start' is \"4\"; expected int"),
+    (True, TRAIN, entry("bad", is_impossible=False), "it has no answers"),
+    (True, DEV, {"id": "bad", "question": "who ?"}, "it has no answers"),
+    (True, DEV, entry("bad", ("cat", 4), is_impossible=True), "is_impossible is true.* 'cat'"),
+    (True, TEST, entry("bad", is_impossible="false"), "'is_impossible' is \"false\"; expected bool"),
 ])  # fmt: skip
-def test_invalid_questions_are_reported_and_the_rest_is_read(bad: dict, reason: str, tmp_path: pathlib.Path):
+def test_invalid_questions_are_reported_and_the_rest_is_read(version_2, split, bad, reason, tmp_path: pathlib.Path):
     path = write(tmp_path / "a.json", entry("good", ("cat", 4)), bad, entry("also", ("sat", 8)))
-    questions, (problem,) = read(path, version_2=False, for_training=True)
+    questions, (problem,) = read(path, version_2=version_2, split=split)
     assert [question.id for question in questions] == ["good", "also"]
-    assert problem.startswith(f"{path}, question {bad['id']}: ")
-    assert reason in problem
+    assert re.match(rf"{path}, question {bad['id']}: .*{reason}", problem)
 
 
 def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: pathlib.Path):
     entries = entry("none", is_impossible=True), entry("empty"), entry("misplaced", ("dog", 4)), entry("unknown")
     del entries[3]["answers"]
-    questions, problems = read(write(tmp_path / "a.json", *entries), version_2=True, for_training=False)
+    questions, problems = read(write(tmp_path / "a.json", *entries), version_2=True, split=TEST)
     assert [question.answers for question in questions] == [(), (), (Answer("dog", 4),), None]
     assert problems == []
 
@@ -74,14 +80,15 @@ def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: 
      "question q: 'answer_start' is missing"),
 ])  # fmt: skip
 def test_files_of_another_layout_are_refused(content: str, message: str, tmp_path: pathlib.Path):
-    assert message in refusal(read, write_text(tmp_path / "a.json", content), version_2=True, for_training=True)
+    path = write_text(tmp_path / "a.json", content)
+    assert message in refusal(squad.read, path, version_2=True, split=TRAIN, bad_rows=BadRows())
 
 
 @pytest.mark.parametrize(("name", "version_2", "count", "impossible"), [
     ("train-v1.1-part.json", False, 11_877, 0), ("dev-v2.0-part.json", True, 1_407, 702),
 ])  # fmt: skip
 def test_every_real_question_is_read(name, version_2: bool, count: int, impossible: int, test_data: pathlib.Path):
-    questions, problems = read(str(test_data / "squad" / name), version_2=version_2, for_training=True)
+    questions, problems = read(str(test_data / "squad" / name), version_2=version_2, split=TRAIN)
     assert (len(questions), sum(question.answers == () for question in questions)) == (count, impossible)
     assert problems == []
 

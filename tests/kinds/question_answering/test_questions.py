@@ -205,7 +205,7 @@ def test_a_context_without_words_has_no_answer(version_2: bool, context: str, to
 def test_targets_of_real_questions_decode_to_the_exact_answers(limits: Limits, test_data: pathlib.Path):
     tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
     path = str(test_data / "squad" / "dev-v1.1.json")
-    questions, _ = read_kept(squad.read, path, version_2=False, for_training=True)
+    questions, _ = read_kept(squad.read, path, version_2=False, split="train")
     questions = random.Random(0).sample(questions, 200)
     windows = split(questions, tokenizer, limits)
     scores = [make_scores(window, window.start_logits, window.end_logits) for window in windows]
