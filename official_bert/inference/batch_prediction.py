@@ -19,7 +19,7 @@ from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.predictor import Predictor
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.kinds.constant_answers import ConstantAnswers
-from official_bert.kinds.names import IS_TRUNCATED
+from official_bert.kinds.names import IS_TRUNCATED, QUESTION_ANSWERING
 from official_bert.runs import run_file
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files, tables
@@ -170,9 +170,15 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     if done:
         summary += f", {done} of them from an earlier run"
     if truncated:
-        length = prediction.metadata.get("max_seq_length")
-        summary += f"; truncated to the export's max_seq_length of {length} tokens: {truncated:,}"
+        summary += f"; {_describe_limit(prediction.metadata)}: {truncated:,}"
     return summary
+
+
+def _describe_limit(metadata: Mapping[str, Any]) -> str:
+    """Returns which texts are truncated to which limit. Windows leave a first text fewer than max_seq_length tokens."""
+    if metadata.get("kind") == QUESTION_ANSWERING:
+        return "questions truncated to the export's max_query_length"
+    return f"truncated to fit in the export's max_seq_length of {metadata.get('max_seq_length')} tokens"
 
 
 def format_json_lines(answers: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from official_bert.errors import UserError
 from official_bert.kinds import class_labels, input_adapters, probabilities
 from official_bert.kinds.class_labels import BALANCED
-from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
+from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, describe_truncation
 from official_bert.kinds.spec import Decisions, KindSpec, Outcome
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.truncation import build_windows, concatenate_ranges, truncate_lengths
@@ -84,6 +84,12 @@ class TextSpec(KindSpec):
         return dataclasses.replace(
             features, targets={LABELS: self.example_targets(examples)[features.details[EXAMPLE]]}
         )
+
+    def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
+        if self.doc_stride is None:
+            return super().describe_truncation(num_truncated, num_examples, max_seq_length)
+        length, limit = (max_seq_length - 3) // 2, "half of a window of max_seq_length"
+        return describe_truncation(num_truncated, num_examples, "first text", length, limit)
 
     @abc.abstractmethod
     def targets(self, labels: Sequence[Any]) -> Array:

@@ -90,6 +90,9 @@ def test_windows_cover_a_long_second_text(texts, doc_stride: int, windows, is_tr
     features, rows = read_rows(FastTokenizer(vocab_file), texts, 9, doc_stride)
     assert [row.split(" [SEP]")[1].replace(" ", "") for row in rows] == windows
     assert features.is_truncated.tolist() == is_truncated
+    note = ClassificationSpec(labels=LABELS, doc_stride=doc_stride).describe_truncation(1, 2, 9)
+    assert note.startswith("truncated to 3 tokens")
+    assert note.endswith("1 of 2 first texts")
 
 
 def test_a_stride_that_skips_tokens_is_refused(vocab_file: str):
