@@ -18,8 +18,10 @@ from official_bert.inference import exports, loading
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.predictor import Predictor
 from official_bert.inference.shards import ALL_ROWS, Shard
+from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.constant_answers import ConstantAnswers
-from official_bert.kinds.names import IS_TRUNCATED, QUESTION_ANSWERING
+from official_bert.kinds.names import IS_TRUNCATED
+from official_bert.kinds.spec import KindSpec
 from official_bert.runs import run_file
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files, tables
@@ -175,10 +177,10 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
 
 
 def _describe_limit(metadata: Mapping[str, Any]) -> str:
-    """Returns which texts are truncated to which limit. Windows leave a first text fewer than max_seq_length tokens."""
-    if metadata.get("kind") == QUESTION_ANSWERING:
-        return "questions truncated to the export's max_query_length"
-    return f"truncated to fit in the export's max_seq_length of {metadata.get('max_seq_length')} tokens"
+    """Returns which limit texts are truncated to. In windows, a first text has fewer than max_seq_length tokens."""
+    spec = SPECS.get(metadata.get("kind", ""), KindSpec)
+    length = {**metadata.get("task_spec", {}), **metadata}.get(spec.length_limit)
+    return f"truncated to fit in the export's {spec.length_limit}" + (f" of {length} tokens" if length else "")
 
 
 def format_json_lines(answers: list[dict[str, Any]]) -> str:

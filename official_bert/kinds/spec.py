@@ -66,6 +66,7 @@ class KindSpec(abc.ABC):
         answer_dtypes: NumPy dtypes of the outputs of `named_answers`, object for strings.
         required_settings: Keys of task.json that may not be null.
         default_max_seq_length: Maximum number of tokens of a sequence if the user does not set it.
+        length_limit: Name of the setting that longer texts are truncated to.
         stores_defaults: Whether task.json contains also those settings of the kind that have their default values.
     """
 
@@ -80,6 +81,7 @@ class KindSpec(abc.ABC):
     discrete_outputs: ClassVar[tuple[str, ...]] = ()
     required_settings: ClassVar[tuple[str, ...]] = ()
     default_max_seq_length: ClassVar[int] = 128
+    length_limit: ClassVar[str] = "max_seq_length"
     stores_defaults: ClassVar[bool] = False
 
     labels: tuple[str, ...] | None = None
@@ -241,7 +243,7 @@ class KindSpec(abc.ABC):
 
     def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
         """Returns a line for the log on how many examples `featurize` truncated, or None if it truncated no example."""
-        return describe_truncation(num_truncated, num_examples, "text", max_seq_length, "max_seq_length")
+        return describe_truncation(num_truncated, num_examples, "text", max_seq_length, self.length_limit)
 
     def loss_weights(self) -> dict[str, float] | None:
         """Returns the weight of each output in the loss, by output name, or None if the model has one output."""

@@ -13,7 +13,7 @@ from official_bert.checkpoints import checksums
 from official_bert.inference import batch_prediction, exports
 from official_bert.inference.batch_prediction import predict, read_rows
 from official_bert.inference.options import BatchPredictionOptions
-from official_bert.kinds.names import QUESTION_ANSWERING
+from official_bert.kinds.names import CLASSIFICATION, QUESTION_ANSWERING
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files
 from tests import stored_texts
@@ -52,11 +52,13 @@ def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "limit"), [("classification", "max_seq_length of 8"), (QUESTION_ANSWERING, "max_query")]
-)
-def test_the_summary_names_the_limit_that_texts_were_truncated_to(kind: str, limit: str):
-    assert limit in batch_prediction._describe_limit({"kind": kind, "max_seq_length": 8})
+def test_the_summary_names_the_limit_that_texts_were_truncated_to():
+    metadata = {"kind": QUESTION_ANSWERING, "max_seq_length": 8}
+    assert "max_query_length of 3 tokens" in batch_prediction._describe_limit(
+        metadata | {"task_spec": {"max_query_length": 3}}
+    )
+    assert batch_prediction._describe_limit(metadata).endswith("max_query_length")
+    assert "max_seq_length of 8 tokens" in batch_prediction._describe_limit(metadata | {"kind": CLASSIFICATION})
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ class QuestionAnsweringSpec(KindSpec):
     has_own_scores: ClassVar[bool] = True
     reads_windows: ClassVar[bool] = True
     default_max_seq_length: ClassVar[int] = 384
+    length_limit: ClassVar[str] = "max_query_length"
     stores_defaults: ClassVar[bool] = True
     text_inputs: ClassVar[tuple[str, ...]] = ("question", "context")
     discrete_outputs: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
@@ -141,7 +142,7 @@ class QuestionAnsweringSpec(KindSpec):
         return questions.featurize(examples, tokenizer, limits)
 
     def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
-        return describe_truncation(num_truncated, num_examples, "question", self.max_query_length, "max_query_length")
+        return describe_truncation(num_truncated, num_examples, "question", self.max_query_length, self.length_limit)
 
     def loss_weights(self) -> dict[str, float]:
         """Returns 0.5 for each output: the loss is the mean of the losses of start and end, as in the original."""
