@@ -29,7 +29,7 @@ class MaskingVocabulary:
     mask: int
 
     @functools.cached_property
-    def mark(self) -> int:
+    def continuation_offset(self) -> int:
         """The offset that is added to the ids of tokens that continue a word (see word_boundaries)."""
         return max(self.words) + 1
 
@@ -91,13 +91,14 @@ def mask(
     for position, token in enumerate(ids):
         if token in vocabulary.unmaskable:
             continue
-        if whole_words and candidates and (token >= vocabulary.mark or token in vocabulary.continuations):
+        continues_word = token >= vocabulary.continuation_offset or token in vocabulary.continuations
+        if whole_words and candidates and continues_word:
             candidates[-1].append(position)
         else:
             candidates.append([position])
     rng.shuffle(candidates)
 
-    ids = [token % vocabulary.mark for token in ids]
+    ids = [token % vocabulary.continuation_offset for token in ids]
     masked = list(ids)
     chosen: list[int] = []
     for word in candidates:

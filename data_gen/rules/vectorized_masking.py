@@ -34,10 +34,10 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
     keys = random.keys(count, width)
     if config.do_whole_word_mask:
         row, column = np.nonzero(_choose_whole_words(ids, candidate, budget, keys, config))
-        marked = ids >= config.vocabulary.mark
+        marked = ids >= config.vocabulary.continuation_offset
         if marked.any():
             ids = ids.copy()
-            ids[marked] -= config.vocabulary.mark
+            ids[marked] -= config.vocabulary.continuation_offset
     else:
         keys[~candidate] = np.iinfo(np.int64).max
         # The positions with the `budget` smallest keys of a row are chosen. A partition finds the `limit` smallest
@@ -83,7 +83,7 @@ def _choose_whole_words(
     Returns:
         Which positions are chosen, [N, L] bool.
     """
-    continues = np.arange(2 * config.vocabulary.mark) >= config.vocabulary.mark
+    continues = np.arange(2 * config.vocabulary.continuation_offset) >= config.vocabulary.continuation_offset
     continues[list(config.vocabulary.continuations)] = True
     begins = candidate & ~continues[ids]
     # The first candidate always starts a word.

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from official_bert.checkpoints.checkpoint import Array
-from official_bert.checkpoints.tensors import Source
+from official_bert.checkpoints.tensors import TensorFile
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -146,7 +146,7 @@ def find_damage(prefix: str) -> str | None:
     return None
 
 
-def open_bundle(prefix: str) -> Source:
+def open_bundle(prefix: str) -> TensorFile:
     """Opens the checkpoint `prefix` (its path without .index) for reading tensor by tensor.
 
     Raises:
@@ -176,7 +176,7 @@ def open_bundle(prefix: str) -> Source:
         return value
 
     weakref.finalize(read, opened.close)
-    return Source(prefix, shapes, read)
+    return TensorFile(prefix, shapes, read)
 
 
 def _data_files(prefix: str) -> list[str]:

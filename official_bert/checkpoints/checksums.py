@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import Array
-from official_bert.checkpoints.tensors import Source
+from official_bert.checkpoints.tensors import TensorFile
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -89,7 +89,7 @@ def check_files(folder: str, only: str | None = None) -> dict[str, str]:
     return compared
 
 
-def verify_tensors(source: Source, folder: str) -> Source:
+def verify_tensors(source: TensorFile, folder: str) -> TensorFile:
     """Returns the source with a `read` that compares each tensor with its CRC-32 in the folder's checksums.json.
 
     Tensors without a checksum are not checked.
@@ -108,7 +108,7 @@ def verify_tensors(source: Source, folder: str) -> Source:
             raise UserError(f"{name} in {source.path} does not match its checksum; {_repair_hint(folder)}")
         return value
 
-    return Source(source.path, source.shapes, read)
+    return TensorFile(source.path, source.shapes, read)
 
 
 def _repair_hint(folder: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.checkpoints.checkpoint import Array
-from official_bert.checkpoints.tensors import Source
+from official_bert.checkpoints.tensors import TensorFile
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -57,7 +57,7 @@ def check_self_contained(path: str, title: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def open_hdf5(path: str) -> Source:
+def open_hdf5(path: str) -> TensorFile:
     """Opens an HDF5 weight file for reading tensor by tensor. Raises a UserError if the file is damaged."""
     import h5py
 
@@ -73,7 +73,7 @@ def open_hdf5(path: str) -> Source:
             raise UserError(f"{name} in {path} is damaged: {error}; restore the file from a copy") from error
         return value
 
-    return Source(path, shapes, read)
+    return TensorFile(path, shapes, read)
 
 
 def write_hdf5(path: str, tensors: Mapping[str, Array]) -> None:

@@ -109,7 +109,7 @@ def look_up_name(table: Mapping[str, str], suffixes: Mapping[str, str], path: st
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class TensorFile:
     """The tensors in a checkpoint file, by their names in the file.
 
     Attributes:
@@ -188,7 +188,7 @@ class Naming:
         return np.ascontiguousarray(value.T if re.fullmatch(self.transposed, name) else value.reshape(shape))
 
 
-def read_weights(described: LoadedModel, source: Source, naming: Naming, overrides: LoadOverrides) -> LoadedModel:
+def read_weights(described: LoadedModel, source: TensorFile, naming: Naming, overrides: LoadOverrides) -> LoadedModel:
     """Reads a model's weights from a file, and the optimizer state if `overrides` asks for it.
 
     The file must contain either all tensors of a part (encoder, pooler, each head) or no tensor of the part. Tensors
@@ -255,7 +255,7 @@ def read_weights(described: LoadedModel, source: Source, naming: Naming, overrid
 
 
 def _check_tensors(
-    source: Source,
+    source: TensorFile,
     naming: Naming,
     names: Mapping[str, str],
     stored_shapes: Mapping[str, tuple[int, ...]],
@@ -299,12 +299,12 @@ def _check_tensors(
     return {theirs: name for theirs, name in names.items() if name not in missing and name not in misshapen}
 
 
-def _describe_shape(source: Source, name: str, expected: tuple[int, ...]) -> str:
+def _describe_shape(source: TensorFile, name: str, expected: tuple[int, ...]) -> str:
     return f"{name} has shape {list(source.shapes[name])}; expected {list(expected)}"
 
 
 def _get_expected_tensors(
-    config: BertConfig, source: Source, naming: Naming
+    config: BertConfig, source: TensorFile, naming: Naming
 ) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
     """Returns the Keras variables of all parts (encoder, heads) that the file contains.
 

@@ -23,30 +23,30 @@ _DRAWS = 1000  # Simulated batches for the estimate of the number of rows.
 class Packing:
     """The shapes of packed batches.
 
-    Each replica computes its share of a batch in parts, and skips parts without records. A batch that needs more rows
-    than usual has the same shape, but takes longer, because fewer parts are skipped.
+    Each replica computes its share of a batch in micro-batches, and skips micro-batches without records. A batch that
+    needs more rows than usual has the same shape, but takes longer, because fewer micro-batches are skipped.
 
     Attributes:
         batch_size: N, the number of records per batch over all replicas.
         replicas: Number of replicas that share a batch.
-        parts: Number of parts of a replica's share, enough for the longest records.
-        usual_parts: Number of parts that contain records in a typical batch.
-        rows: Number of rows per part.
+        micro_batches: Number of micro-batches per replica, enough for the longest records.
+        typical_micro_batches: Number of micro-batches that contain records in a typical batch.
+        rows: Number of rows per micro-batch.
     """
 
     batch_size: int
     replicas: int
-    parts: int
-    usual_parts: int
+    micro_batches: int
+    typical_micro_batches: int
     rows: int
 
     @property
-    def usual_rows(self) -> int:
+    def typical_rows(self) -> int:
         """Number of rows that a typical step computes over all replicas."""
-        return self.replicas * self.usual_parts * self.rows
+        return self.replicas * self.typical_micro_batches * self.rows
 
 
-def choose_packing(rows_of_groups: Sequence[int], batch_size: int, replicas: int, micro_batches: int) -> Packing:
+def choose_packing(rows_of_groups: Sequence[int], batch_size: int, replicas: int, accumulation_steps: int) -> Packing:
     """Chooses the shapes of packed batches for which a step computes the fewest rows.
 
     Args:
@@ -54,18 +54,23 @@ def choose_packing(rows_of_groups: Sequence[int], batch_size: int, replicas: int
             needs.
         batch_size: Number of records per batch.
         replicas: Number of replicas that share a batch.
-        micro_batches: Number of gradient accumulation steps. It becomes the number of parts that a typical batch needs.
+        accumulation_steps: Number of gradient accumulation steps. A typical batch needs as many micro-batches.
     """
     # RandomState draws the same numbers in every release of NumPy: a resumed run must have the same shapes.
     groups = math.ceil(batch_size / _GROUP)
     mean, deviation = groups * np.mean(rows_of_groups), math.sqrt(groups) * np.std(rows_of_groups)
     needed = np.ceil(np.random.RandomState(0).normal(mean, deviation, _DRAWS)).clip(1, batch_size)
     enough_for_half = needed[needed >= np.median(needed)]
-    candidates = np.unique(np.ceil(enough_for_half / (replicas * micro_batches)))  # Rows per part.
+    candidates = np.unique(np.ceil(enough_for_half / (replicas * accumulation_steps)))  # Rows per micro-batch.
     computed = [np.mean(np.ceil(needed / (replicas * rows)) * rows) for rows in candidates]
     rows = int(candidates[np.argmin(computed)])
-    parts = math.ceil(batch_size / (replicas * rows))
-    return Packing(batch_size=batch_size, replicas=replicas, parts=parts, usual_parts=micro_batches, rows=rows)
+    return Packing(
+        batch_size=batch_size,
+        replicas=replicas,
+        micro_batches=math.ceil(batch_size / (replicas * rows)),
+        typical_micro_batches=accumulation_steps,
+        rows=rows,
+    )
 
 
 def get_group_size(batch_size: int) -> int:
@@ -81,7 +86,7 @@ def count_rows(features: dict[str, tf.Tensor]) -> tf.Tensor:
 def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tensor]:
     """Packs the records of a batch, several into each row.
 
-    The result has these features, [replicas * parts, rows, ...] each:
+    The result has these features, [replicas * micro-batches, rows, ...] each:
 
     - input_ids, input_mask, segment_ids: [..., S] int32.
     - record_ids: [..., S] int32, the number of a token's record in its row, from 1. 0 for padding.
@@ -102,10 +107,10 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
     length, predictions = ids.shape[1], weights.shape[1]
     records = _get_max_records(length)
     row, start, first_prediction, number = _assign(features)  # [N] each
-    # The rows of a replica are contiguous. Parts are filled in turn, each of them evenly over the replicas.
-    part, rest = row // (packing.replicas * packing.rows), row % (packing.replicas * packing.rows)
-    replica_and_part = rest % packing.replicas * packing.parts + part
-    row = tf.where(row < 0, -1, replica_and_part * packing.rows + rest // packing.replicas)
+    # The rows of a replica are contiguous. Micro-batches are filled in turn, each of them evenly over the replicas.
+    micro_batch, rest = row // (packing.replicas * packing.rows), row % (packing.replicas * packing.rows)
+    replica_and_micro_batch = rest % packing.replicas * packing.micro_batches + micro_batch
+    row = tf.where(row < 0, -1, replica_and_micro_batch * packing.rows + rest // packing.replicas)
 
     def move_to_rows(values: tf.Tensor, position: tf.Tensor, exists: tf.Tensor, width: int) -> tf.Tensor:
         """Moves values to positions in the rows of their records.
@@ -117,9 +122,9 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
             width: Length of a row of the result.
 
         Returns:
-            The values, with 0 at other positions [replicas * parts, rows, width].
+            The values, with 0 at other positions [replicas * micro-batches, rows, width].
         """
-        blocks = (packing.replicas * packing.parts, packing.rows)
+        blocks = (packing.replicas * packing.micro_batches, packing.rows)
         size = math.prod(blocks) * width
         target = tf.where(exists & (row >= 0)[:, None], row[:, None] * width + position, size)
         return tf.reshape(tf.scatter_nd(target[..., None], values, [size + 1])[:size], (*blocks, width))

@@ -273,7 +273,7 @@ def _train_phase(
     saved_at = step
     while step < phase.last_step:
         # Some steps on the devices.
-        first, step = step, _end_of_call(options, phase, profile, step, seconds_per_step)
+        first, step = step, _choose_end_of_call(options, phase, profile, step, seconds_per_step)
         profile.at(first)
         since, used = time.monotonic(), time.process_time()
         sums = pretrainer.train(batches, step - first)
@@ -313,7 +313,9 @@ def _report_stop(step: int, stop: StopRequest) -> int:
     return stop.exit_code
 
 
-def _end_of_call(options: Options, phase: Phase, profile: Profile, step: int, seconds_per_step: float | None) -> int:
+def _choose_end_of_call(
+    options: Options, phase: Phase, profile: Profile, step: int, seconds_per_step: float | None
+) -> int:
     """Chooses how far to train in one call. Returns the step at which the call ends.
 
     It ends at the next step at which to log, evaluate, save or profile. So that stop requests are noticed, it also ends

@@ -37,7 +37,7 @@ class RunRecords:
     def rows(self, phase: Phase) -> int:
         """Returns the number of rows that a step computes over all replicas. For packed batches, it is approximate."""
         packing = self.packing(phase)
-        return packing.usual_rows if packing else phase.train_batch_size
+        return packing.typical_rows if packing else phase.train_batch_size
 
     @functools.cached_property
     def held_out(self) -> RecordFiles | None:

@@ -58,8 +58,8 @@ class Pretrainer:
         micro_batches: Number of micro-batches per replica. Their gradients are summed.
         rematerialize: Whether the backward pass computes encoder blocks again.
         skip_nonfinite: Whether to skip a step whose loss or gradient is not finite.
-        packed: Whether several records share a row. If so, data.packing.pack has already split batches into parts, and
-            `micro_batches` has no effect.
+        packed: Whether several records share a row. If so, data.packing.pack has already split batches into
+            micro-batches, and `micro_batches` has no effect.
         times_input: Whether to measure how long each step waits for its batch. Must be False for deterministic runs:
             TensorFlow has no deterministic operation that reads the clock.
     """
@@ -156,7 +156,7 @@ class Pretrainer:
         """Runs one training step on a replica.
 
         Args:
-            features: The replica's features [B, ...], or [parts, B, ...] for packed batches.
+            features: The replica's features [B, ...], or [micro-batches, B, ...] for packed batches.
 
         Returns:
             The sums over all replicas, gradient_norm, finite_loss (whether the losses are finite) and finite (whether
@@ -180,7 +180,7 @@ class Pretrainer:
         """Computes the sums and gradients of a replica's share of the batch, accumulated over its micro-batches.
 
         Args:
-            features: The replica's features [B, ...], or [parts, B, ...] for packed batches.
+            features: The replica's features [B, ...], or [micro-batches, B, ...] for packed batches.
             predictions: Number of predictions in the whole batch, on all replicas.
             examples: Number of records in the whole batch, on all replicas.
             replica: Index of the replica.
@@ -200,7 +200,7 @@ class Pretrainer:
 
         if self._packed:
             micro_batches = features
-            # Empty parts are at the end.
+            # Empty micro-batches are at the end.
             count = tf.math.count_nonzero(tf.reduce_any(features["input_mask"] > 0, axis=(1, 2)), dtype=tf.int32)
         elif self._micro_batches == 1:
             return micro_batch_gradients(0, features)

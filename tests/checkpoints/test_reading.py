@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
-from official_bert.checkpoints.tensors import Naming, Source, look_up_name, read_weights
+from official_bert.checkpoints.tensors import Naming, TensorFile, look_up_name, read_weights
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, change_json, read_refusal, sample, write_sample
 from tests.make import refusal
 
@@ -82,7 +82,7 @@ def test_missing_and_unexpected_tensors_and_heads_are_listed(tmp_path: pathlib.P
 def test_formats_lack_some_variables_and_no_pattern_of_other_programs_hides_the_encoder():
     assert look_up_name({"pooler": "dense"}, {"kernel": "/weight"}, "pooler/kernel") == "dense/weight"
     assert look_up_name({"pooler": "dense"}, {"kernel": "/weight"}, "pooler/scale") is None
-    source, naming = Source("file", {}, {}.__getitem__), Naming(str, foreign={"of other programs": ".*"})
+    source, naming = TensorFile("file", {}, {}.__getitem__), Naming(str, foreign={"of other programs": ".*"})
     message = refusal(read_weights, LoadedModel(SAMPLE_CONFIG, {}), source, naming, LoadOverrides())
     assert "word_embeddings/embeddings" in message
 

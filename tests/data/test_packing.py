@@ -58,7 +58,7 @@ def test_every_record_is_packed_once_for_any_shape(monkeypatch, replicas, rows):
     monkeypatch.setattr(packing, "_GROUP", 16)  # three groups, the last one smaller
     size = 40
     parts = -(-size // (replicas * rows))
-    shapes = Packing(batch_size=size, replicas=replicas, parts=parts, usual_parts=1, rows=rows)
+    shapes = Packing(batch_size=size, replicas=replicas, micro_batches=parts, typical_micro_batches=1, rows=rows)
     plain = random_batch(size)
     packed = packing.pack({name: tf.constant(value) for name, value in plain.items()}, shapes)
     assert {value.shape[:2] for value in packed.values()} == {(replicas * parts, rows)}
@@ -87,7 +87,7 @@ def lengths_batch(lengths: list[int], predictions: int = 1) -> dict[str, tf.Tens
 
 
 def test_a_feature_without_a_packing_rule_is_an_error():
-    packing_of_two = Packing(batch_size=2, replicas=1, parts=1, usual_parts=1, rows=2)
+    packing_of_two = Packing(batch_size=2, replicas=1, micro_batches=1, typical_micro_batches=1, rows=2)
     with pytest.raises(ValueError, match="'my_weights'"):
         packing.pack({**random_batch(2), "my_weights": np.ones((2, 1))}, packing_of_two)
 
@@ -105,9 +105,9 @@ def test_records_fill_the_fullest_row_that_has_room_for_tokens_and_predictions()
 
 def test_the_packing_with_the_least_computation_is_chosen():
     for lengths, replicas, expected in (
-        ([20] * 10, 1, {"parts": 2, "usual_parts": 1, "rows": 20}),
-        ([20] * 10, 2, {"parts": 4, "usual_parts": 2, "rows": 5}),
-        ([32] * 10, 1, {"parts": 1, "usual_parts": 1, "rows": 32}),  # full records cannot be packed
+        ([20] * 10, 1, {"micro_batches": 2, "typical_micro_batches": 1, "rows": 20}),
+        ([20] * 10, 2, {"micro_batches": 4, "typical_micro_batches": 2, "rows": 5}),
+        ([32] * 10, 1, {"micro_batches": 1, "typical_micro_batches": 1, "rows": 32}),  # full records cannot be packed
     ):
         found = packing.choose_packing(lengths, 32, replicas, replicas)
         assert found == Packing(batch_size=32, replicas=replicas, **expected)
@@ -115,7 +115,7 @@ def test_the_packing_with_the_least_computation_is_chosen():
     # all the others.
     varied = packing.choose_packing([90, 110] * 10, 512, 1, 1)
     assert 210 < varied.rows < 250
-    assert varied.parts == 3
+    assert varied.micro_batches == 3
     assert varied == packing.choose_packing([90, 110] * 10, 512, 1, 1)  # in a resumed run
     assert packing.choose_packing([20, 60] * 5, 32, 1, 1).rows <= 32  # at most a record in each
 

@@ -32,7 +32,7 @@ def record_files(tmp_path):
 def pack(rows, replicas=1):
     """Returns a packing into parts of `rows` rows."""
     parts = -(-BATCH // (replicas * rows))
-    return Packing(batch_size=BATCH, replicas=replicas, parts=parts, usual_parts=1, rows=rows)
+    return Packing(batch_size=BATCH, replicas=replicas, micro_batches=parts, typical_micro_batches=1, rows=rows)
 
 
 def after_ten_steps(config, record_files, packing=None, device="one_device", **settings):

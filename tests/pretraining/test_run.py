@@ -183,7 +183,7 @@ def test_calls_end_at_logging_saving_and_evaluation_steps(make_options):
     def list_ends(seconds_per_step: float | None) -> list[int]:
         ends = [0]
         while ends[-1] < 18 and len(ends) < 20:
-            ends.append(run._end_of_call(options, options.phases[0], profile, ends[-1], seconds_per_step))
+            ends.append(run._choose_end_of_call(options, options.phases[0], profile, ends[-1], seconds_per_step))
         return ends[1:]
 
     assert list_ends(0.001) == [3, 7, 8, 10, 13, 14, 16, 18]

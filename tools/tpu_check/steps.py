@@ -148,19 +148,19 @@ def _pack_specs(
     """
     batch = replicas * specs["input_ids"].shape[0]
     packed_rows = batch * (options.packed_rows or 0) / options.train_batch_size
-    usual_parts = options.gradient_accumulation_steps
-    rows = math.ceil(packed_rows / (replicas * usual_parts))
+    typical_micro_batches = options.gradient_accumulation_steps
+    rows = math.ceil(packed_rows / (replicas * typical_micro_batches))
     shapes = packing.Packing(
         batch_size=batch,
         replicas=replicas,
-        parts=math.ceil(batch / (replicas * rows)),
-        usual_parts=usual_parts,
+        micro_batches=math.ceil(batch / (replicas * rows)),
+        typical_micro_batches=typical_micro_batches,
         rows=rows,
     )
     of_batch = {name: tf.TensorSpec((batch, *spec.shape[1:]), spec.dtype) for name, spec in specs.items()}
     pack = tf.function(lambda features: packing.pack(features, shapes), autograph=False)
     packed = pack.get_concrete_function(of_batch).structured_outputs
-    return {name: tf.TensorSpec((shapes.parts, *each.shape[1:]), each.dtype) for name, each in packed.items()}
+    return {name: tf.TensorSpec((shapes.micro_batches, *each.shape[1:]), each.dtype) for name, each in packed.items()}
 
 
 def finetuning_steps(

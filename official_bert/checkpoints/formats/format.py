@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from official_bert.checkpoints import bundle
 from official_bert.checkpoints.checkpoint import Array, LoadedModel, LoadOverrides
-from official_bert.checkpoints.tensors import Source
+from official_bert.checkpoints.tensors import TensorFile
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -28,21 +28,21 @@ class CheckpointPath:
         return self.path if files.is_folder(self.path) else os.path.dirname(self.path)
 
     @functools.cached_property
-    def bundle(self) -> Source | UserError:
+    def bundle(self) -> TensorFile | UserError:
         """The TensorFlow checkpoint at the path, opened, or the error that explains why it cannot be opened."""
         try:
             return bundle.open_bundle(bundle.find_prefix(self.path))
         except UserError as error:
             return error
 
-    def open_bundle(self) -> Source:
+    def open_bundle(self) -> TensorFile:
         """Returns the opened TensorFlow checkpoint at a path whose format has been detected by its tensors."""
-        assert isinstance(self.bundle, Source)
+        assert isinstance(self.bundle, TensorFile)
         return self.bundle
 
     def has_tensor(self, name: str) -> bool:
         """Returns whether the path is a TensorFlow checkpoint that contains a tensor called `name`."""
-        return isinstance(self.bundle, Source) and name in self.bundle.shapes
+        return isinstance(self.bundle, TensorFile) and name in self.bundle.shapes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ from official_bert.checkpoints.formats.hugging_face_config import (
 )
 from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokenizer, tokenizer_files
 from official_bert.checkpoints.model_files import write_model_files
-from official_bert.checkpoints.tensors import Source, read_weights, to_external
+from official_bert.checkpoints.tensors import TensorFile, read_weights, to_external
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -93,7 +93,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     return dataclasses.replace(model, labels=labels, kind=kind, notes=notes)
 
 
-def _check_tied(source: Source) -> None:
+def _check_tied(source: TensorFile) -> None:
     """Raises a UserError if the masked-LM output layer has its own weights. Our model shares the word embeddings."""
     for copy, original in hf.TIED.items():
         if copy in source.shapes and original in source.shapes:

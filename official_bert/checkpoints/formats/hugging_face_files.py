@@ -30,7 +30,7 @@ from official_bert.checkpoints.checkpoint import (
     Array,
 )
 from official_bert.checkpoints.formats.format import CheckpointPath
-from official_bert.checkpoints.tensors import Naming, Source, look_up_name
+from official_bert.checkpoints.tensors import Naming, TensorFile, look_up_name
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -124,7 +124,7 @@ def find_weights(path: CheckpointPath) -> str | None:
     return next((name for name in WEIGHTS_FILES if path.has(name)), None)
 
 
-def open_weights(path: str) -> tuple[Source, Naming]:
+def open_weights(path: str) -> tuple[TensorFile, Naming]:
     """Opens a weight file, or all shards that an index file lists.
 
     Returns:
@@ -150,18 +150,18 @@ def open_weights(path: str) -> tuple[Source, Naming]:
     return source, naming
 
 
-def _open(path: str) -> Source:
+def _open(path: str) -> TensorFile:
     return hdf5.open_hdf5(path) if path.endswith(".h5") else open_safetensors(path)
 
 
-def _open_index(path: str) -> Source:
+def _open_index(path: str) -> TensorFile:
     """Opens all shards that an index file lists, as one source of tensors."""
     folder = os.path.dirname(path)
     weight_map = files.read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{path} has no weight_map, which lists the file of each tensor; download it again")
     suffix = os.path.splitext(path.removesuffix(_INDEX))[1]
-    holders: dict[str, Source] = {}
+    holders: dict[str, TensorFile] = {}
     for shard in sorted(set(map(str, weight_map.values()))):
         if os.path.basename(shard) != shard or not shard.endswith(suffix):
             raise UserError(f"{path} names {shard!r}; expected the name of a {suffix} file in its own folder")
@@ -177,10 +177,10 @@ def _open_index(path: str) -> Source:
     if absent:
         raise UserError(f"{weight_map[absent[0]]} in {folder} lacks {absent[0]}, although {path} lists it there")
     shapes = {name: source.shapes[name] for name, source in holders.items()}
-    return Source(path, shapes, lambda name: holders[name].read(name))
+    return TensorFile(path, shapes, lambda name: holders[name].read(name))
 
 
-def open_safetensors(path: str) -> Source:
+def open_safetensors(path: str) -> TensorFile:
     """Opens a .safetensors file. Raises a UserError if it is damaged."""
     import safetensors
 
@@ -203,7 +203,7 @@ def open_safetensors(path: str) -> Source:
             ) from error
         return value
 
-    return Source(path, shapes, read)
+    return TensorFile(path, shapes, read)
 
 
 def _pytorch_name(name: str) -> str:
@@ -225,7 +225,7 @@ def _tensorflow_name(name: str) -> str:
     return layer.replace("/", ".") + SUFFIXES.get(variable, f".{variable}")
 
 
-def _rename(source: Source, rename: Any) -> Source:
+def _rename(source: TensorFile, rename: Any) -> TensorFile:
     """Returns the source with names converted by `rename`. Tensors that get the same name must have equal values."""
     names: dict[str, list[str]] = {}
     for name in source.shapes:
@@ -241,4 +241,4 @@ def _rename(source: Source, rename: Any) -> Source:
                 )
         return value
 
-    return Source(source.path, {new: source.shapes[olds[0]] for new, olds in names.items()}, read)
+    return TensorFile(source.path, {new: source.shapes[olds[0]] for new, olds in names.items()}, read)

@@ -28,7 +28,7 @@ from official_bert.checkpoints.checkpoint import (
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.model_files import write_model_files
-from official_bert.checkpoints.tensors import Naming, Source, keep_parts, look_up_name, read_weights, to_external
+from official_bert.checkpoints.tensors import Naming, TensorFile, keep_parts, look_up_name, read_weights, to_external
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import LAYER_NORM_EPSILON, BertConfig
@@ -135,7 +135,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     return model.add_notes(_MASKED_LM_NOTE) if MASKED_LM in model.parts else model
 
 
-def _open_weights(folder: str) -> Source:
+def _open_weights(folder: str) -> TensorFile:
     """Opens the backbone's and the task's weight files as one source. Each name is prefixed with its file's name."""
     names = [MODEL_WEIGHTS_FILE]
     if files.exists(os.path.join(folder, TASK_WEIGHTS_FILE)):
@@ -150,7 +150,7 @@ def _open_weights(folder: str) -> Source:
         source, name = holders[new]
         return source.read(name)
 
-    return Source(folder, shapes, read)
+    return TensorFile(folder, shapes, read)
 
 
 def _to_current_name(name: str) -> str:

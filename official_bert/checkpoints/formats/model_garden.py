@@ -17,7 +17,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import read_model_files
-from official_bert.checkpoints.tensors import SUFFIXES, Naming, Source, look_up_name, read_weights
+from official_bert.checkpoints.tensors import SUFFIXES, Naming, TensorFile, look_up_name, read_weights
 from official_bert.errors import UserError
 
 NAME = "model garden"
@@ -92,7 +92,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     return read_weights(read_model_files(os.path.dirname(source.path), overrides), source, NAMING, overrides)
 
 
-def rename_variables(source: Source) -> Source:
+def rename_variables(source: TensorFile) -> TensorFile:
     """Returns the source with variable names in place of object paths.
 
     Other objects, such as the optimizer's variables, keep their keys. The source is returned unchanged if it has no
@@ -120,7 +120,7 @@ def rename_variables(source: Source) -> Source:
                 keys[name] = keys.pop(key)
     _rename_head(keys)
     shapes = {name: source.shapes[key] for name, key in keys.items()}
-    return Source(source.path, shapes, lambda name: source.read(keys[name]))
+    return TensorFile(source.path, shapes, lambda name: source.read(keys[name]))
 
 
 def _rename_head(keys: dict[str, str]) -> None:

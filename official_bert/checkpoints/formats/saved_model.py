@@ -13,7 +13,7 @@ from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE, Loaded
 from official_bert.checkpoints.formats import model_garden
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import find_tokenizer
-from official_bert.checkpoints.tensors import Source, read_weights
+from official_bert.checkpoints.tensors import TensorFile, read_weights
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -64,7 +64,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     return read_weights(described, source, model_garden.NAMING, overrides)
 
 
-def _infer_config(source: Source, folder: str) -> BertConfig:
+def _infer_config(source: TensorFile, folder: str) -> BertConfig:
     """Infers the configuration of a model from the shapes of its tensors.
 
     Args:
@@ -93,7 +93,7 @@ def _infer_config(source: Source, folder: str) -> BertConfig:
     return BertConfig.from_dict({**sizes, "num_hidden_layers": layers})
 
 
-def _find_tokenizer(folder: str, source: Source) -> FoundTokenizer:
+def _find_tokenizer(folder: str, source: TensorFile) -> FoundTokenizer:
     """Returns the vocabulary and casing in a SavedModel's folder: its assets, the casing variable, and our own files.
 
     Args:

@@ -157,7 +157,7 @@ def test_packed_records_have_the_shapes_of_training(small_config: BertConfig):
     step = pretraining(small_config, pack_sequences=True, packed_rows=3, gradient_accumulation_steps=2)
     (features,) = step.arguments(BATCH)
     records = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in feature_specs(BATCH, LENGTH, 3).items()}
-    expected = pack(records, Packing(batch_size=BATCH, replicas=1, parts=2, usual_parts=2, rows=2))
+    expected = pack(records, Packing(batch_size=BATCH, replicas=1, micro_batches=2, typical_micro_batches=2, rows=2))
     assert features == {name: tf.TensorSpec(each.shape, each.dtype) for name, each in expected.items()}
     assert step.repeats == 2
     tf.function(step.function, autograph=False).get_concrete_function(features)  # accepts the features
