@@ -115,7 +115,7 @@ class _Run:
         self._is_chief = strategy.extended.should_checkpoint
         evaluation_digests = [data.digest(split) for split in task.eval_splits]
         digest = data.digest(task.train_split)
-        check_resume_compatibility(options, digest, evaluation_digests, is_writer=self._is_chief)
+        write_or_compare_options(options, digest, evaluation_digests, is_writer=self._is_chief)
         self._restore_state()
         windows = f" in {pluralize(num_rows, 'window')}" if task.spec.reads_windows else ""
         print(
@@ -297,12 +297,10 @@ def has_stopped_improving(scores: list[float], patience: int) -> bool:
     return bool(patience and scores) and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
 
-def check_resume_compatibility(
+def write_or_compare_options(
     options: Options, data_digest: str, evaluation_digests: Sequence[str], is_writer: bool = True
 ) -> None:
-    """Compares the options and data with the run in the output folder.
-
-    If the folder contains no run, the options and digests are written to it instead.
+    """Writes the options and digests of a new run, or compares them with an earlier start in the output folder.
 
     Args:
         options: The options of the run.

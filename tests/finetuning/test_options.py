@@ -116,15 +116,15 @@ def test_every_task_is_made_from_its_options(task: str, tmp_path: pathlib.Path):
 ])  # fmt: skip
 def test_resuming_needs_the_same_options_and_data(changes, task_changes, digests, message, tmp_path: pathlib.Path):
     first = make_options(task="squad", task_options=SquadOptions(), output_dir=str(tmp_path))
-    training.check_resume_compatibility(first, "any", [])
-    training.check_resume_compatibility(first, "train", ["dev"])  # nothing has been trained yet
+    training.write_or_compare_options(first, "any", [])
+    training.write_or_compare_options(first, "train", ["dev"])  # nothing has been trained yet
     for name in ("task.json", "bert_config.json"):  # now it has been trained
         write_text(tmp_path / name, "{}")
     options = dataclasses.replace(first, task_options=SquadOptions(**task_changes), **changes)
     if message:
-        assert re.search(message, refusal(training.check_resume_compatibility, options, *digests))
+        assert re.search(message, refusal(training.write_or_compare_options, options, *digests))
     else:
-        training.check_resume_compatibility(options, *digests)
+        training.write_or_compare_options(options, *digests)
 
 
 def test_unset_options_default_to_the_settings_of_the_trained_model():
