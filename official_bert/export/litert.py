@@ -68,14 +68,15 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         proof.compare(replay, *replays.ask(predictor.run, replay.rows()))
     choices = source.task_spec["num_choices"]
     shape = "[1, S]" if choices is None else f"[1, {choices}, S]"
+    source.write_tokenizer(folder)
     report = {
+        **source.metadata(()),
         **score,
         "bytes": files.size(path),
         "quantization": options.quantization,
         "inputs": dict.fromkeys(_INPUTS, f"int32 {shape}"),
-        "max_seq_length": predictor.max_seq_length,
-        "labels": source.task_spec["labels"],
         **{name: source.task_spec[name] for name in DECISIONS if name in source.task_spec},
+        "decoding": predictor.spec.decoding,
         "reads_windows": predictor.spec.reads_windows,
     }
     files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")

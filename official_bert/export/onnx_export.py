@@ -7,8 +7,6 @@ use this package, the folder also has a tokenizer.json for Hugging Face's tokeni
 import dataclasses
 import os
 
-from official_bert.checkpoints.formats.hugging_face_tokenizer import format_tokenizer_json
-from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.export import proof
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, ONNX, ExportOptions
@@ -16,7 +14,7 @@ from official_bert.export.saved_model import write_checksums, write_metadata
 from official_bert.export.source import Source
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxPredictor
-from official_bert.utils import extras, files
+from official_bert.utils import extras
 
 # The largest difference with 8-bit matrices. Quantization depends on the other texts in a batch.
 _INT8_TOLERANCE = 0.1
@@ -57,16 +55,8 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     pooling = {name: source.task_spec[name] for name in ("pooling", "layers", "normalize") if name in source.task_spec}
     graph = onnx_graph.onnx_model(source.model, **pooling)
     onnx_graph.write(graph, os.path.join(folder, exports.ONNX_FILE), quantized)
-    files.write_text(os.path.join(folder, exports.VOCAB_FILE), source.vocab)
-    tokens = split_vocab(source.vocab)
-    if len(set(tokens)) == len(tokens):  # tokenizer.json cannot contain equal tokens.
-        # Not special, because Hugging Face's option encode_special_tokens, which treats a [SEP] in a text as ordinary
-        # text, would do the same to special added tokens.
-        added = tuple(token._replace(special=False) for token in source.tokenizer.casing.added_tokens)
-        tokenizer = format_tokenizer_json(tokens, source.tokenizer.casing._replace(added_tokens=added))
-        files.write_text(os.path.join(folder, exports.TOKENIZER_FILE), tokenizer)
+    source.write_tokenizer(folder)
     metadata = source.metadata(source.spec.text_inputs) | {
-        "task_spec": {**source.task_spec, "kind": source.kind},
         "decoding": source.spec.decoding,
         "quantization": options.quantization,
     }

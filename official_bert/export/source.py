@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,14 +10,18 @@ import keras
 
 from official_bert.checkpoints.checkpoint import MASKED_LM
 from official_bert.checkpoints.formats import finetuned
+from official_bert.checkpoints.formats.hugging_face_tokenizer import format_tokenizer_json
 from official_bert.checkpoints.loading import assign_weights, build_loaded_encoder, open_model
+from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
+from official_bert.inference import exports
 from official_bert.kinds.all_kinds import SPECS, create_spec
 from official_bert.kinds.names import ENCODER, FILL_MASK
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils import files
 from official_bert.version import __version__
 
 _MIN_LENGTH = 8
@@ -61,7 +66,19 @@ class Source:
             "max_seq_length": self.task_spec["max_seq_length"],
             **self.tokenizer.casing.settings,
             "version_of_official_bert": __version__,
+            "task_spec": {**self.task_spec, "kind": self.kind},
         }
+
+    def write_tokenizer(self, folder: str) -> None:
+        """Writes vocab.txt and a tokenizer.json for Hugging Face's tokenizers into the folder of an export."""
+        files.write_text(os.path.join(folder, exports.VOCAB_FILE), self.vocab)
+        tokens, casing = split_vocab(self.vocab), self.tokenizer.casing
+        if len(set(tokens)) == len(tokens):  # tokenizer.json cannot contain equal tokens.
+            # Not special, because Hugging Face's option encode_special_tokens, which treats a [SEP] in a text as
+            # ordinary text, would do the same to special added tokens.
+            added = tuple(token._replace(special=False) for token in casing.added_tokens)
+            tokenizer = format_tokenizer_json(tokens, casing._replace(added_tokens=added))
+            files.write_text(os.path.join(folder, exports.TOKENIZER_FILE), tokenizer)
 
 
 def read_source(folder: str, encoder: bool = False, max_seq_length: int | None = None) -> Source:

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 
-from official_bert.export import litert
-from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT
+from official_bert.export import litert, proof
+from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ExportOptions
+from official_bert.inference import exports
 from official_bert.kinds.names import CLASSIFICATION, KINDS, MULTI_LABEL, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
+from official_bert.tokenization.casing import UNCASED
 from tests.export.exported_models import (
     CHOICES,
     CONFIG,
@@ -21,7 +24,7 @@ from tests.export.exported_models import (
     relative_error,
     write_examples,
 )
-from tests.make import refusal
+from tests.make import VOCAB, refusal
 
 
 @pytest.mark.slow
@@ -40,6 +43,18 @@ def test_converted_model_with_different_answers_is_not_written(monkeypatch: pyte
     assert not (tmp_path / "litert").exists()
 
 
+def test_a_program_can_tokenize_and_decode_with_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    source = make_source(QUESTION_ANSWERING, version_2=True, casing=UNCASED._replace(strip_accents=False))
+    for module, name, result in ((litert, "convert", b""), (litert, "load", None), (proof, "compare_scores", {})):
+        monkeypatch.setattr(module, name, lambda *_, result=result: result)
+    litert.write(source, str(tmp_path), ExportOptions("", "", [LITERT], eval_file="a", quantization=DYNAMIC_INT8))
+    report = json.loads((tmp_path / litert.REPORT_FILE).read_text())
+    assert (report["task_spec"], report["strip_accents"]) == (source.task_spec, False)
+    assert "max_answer_length" in report["decoding"]
+    assert (tmp_path / exports.VOCAB_FILE).read_text() == VOCAB
+    assert tokenizers.Tokenizer.from_file(str(tmp_path / exports.TOKENIZER_FILE)).token_to_id("[CLS]") == 2
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the converter's warnings about itself
 @pytest.mark.parametrize("quantization", [FLOAT32, DYNAMIC_INT8])
@@ -54,8 +69,8 @@ def test_converted_models_give_nearly_the_same_answers(kind: str, activation: st
     report = json.loads((folder / litert.REPORT_FILE).read_text())
     assert report["examples"] == (3 if kind == QUESTION_ANSWERING else 4)
     assert report["reads_windows"] == (kind in (QUESTION_ANSWERING, TAGGING))
-    assert report["labels"] == (LABELS if kind in (CLASSIFICATION, MULTI_LABEL, TAGGING) else None)
-    assert report.get("temperature") == decisions.get("temperature")
+    labels = LABELS if kind in (CLASSIFICATION, MULTI_LABEL, TAGGING) else None
+    assert report.items() >= {"task_spec": source.task_spec, "labels": labels, **decisions}.items()
     shape = f"[1, {CHOICES}, S]" if kind == MULTIPLE_CHOICE else "[1, S]"
     assert report["inputs"] == dict.fromkeys(("input_ids", "input_mask", "segment_ids"), f"int32 {shape}")
     path = folder / litert.MODEL_FILE

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.checkpoints.formats import finetuned
 from official_bert.export import operations
 from official_bert.export.options import SAVED_MODEL
 from official_bert.export.source import read_source
@@ -35,7 +36,7 @@ def signatures(exported: pathlib.Path) -> Any:
     return tf.saved_model.load(str(exported)).signatures
 
 
-def test_export_has_metadata_and_warm_up_requests_and_no_local_paths(exported: pathlib.Path):
+def test_export_has_metadata_and_warm_up_requests_and_no_local_paths(exported: pathlib.Path, save_kind):
     assert json.loads((exported / "assets.extra" / "official_bert.json").read_text()) == {
         "kind": "classification",
         "task": "a classification",
@@ -44,6 +45,7 @@ def test_export_has_metadata_and_warm_up_requests_and_no_local_paths(exported: p
         "max_seq_length": 20,
         "do_lower_case": True,
         "version_of_official_bert": "0.1.0",
+        "task_spec": finetuned.read_task(save_kind(CLASSIFICATION)),
         "tensorflow_serving": ["2.17", "2.18", "2.19", "2.20", "2.21"],
     }
     assert (exported / "assets" / "vocab.txt").read_text() == VOCAB
