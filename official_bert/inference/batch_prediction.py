@@ -88,7 +88,8 @@ class Prediction:
 
     def read(self, path: str, silent: bool = True) -> Iterator[dict[str, Any]]:
         """Yields the rows of a file (see `read_rows`)."""
-        return read_rows(path, self.metadata["inputs"], self.metadata.get("table"), silent=silent)
+        num_choices = self.metadata.get("task_spec", {}).get("num_choices")
+        return read_rows(path, self.metadata["inputs"], self.metadata.get("table"), num_choices, silent=silent)
 
     def load(self, verify: bool = True) -> Predictor:
         """Loads the model. TensorFlow is imported only if the export is a SavedModel.
@@ -248,6 +249,8 @@ def read_rows(
     path: str,
     inputs: list[str],
     table: Mapping[str, Any] | None = None,
+    num_choices: int | None = None,
+    *,
     unexpected: str | None = None,
     silent: bool = False,
 ) -> Iterator[dict[str, Any]]:
@@ -260,31 +263,36 @@ def read_rows(
         inputs: Names of the model's inputs.
         table: The table columns that the model was trained on (see `exports.read_row`). None if it was not trained on a
             table.
+        num_choices: Number of endings of a row of multiple choice. None if it is unknown.
         unexpected: Name of a column that no row may have, or None.
         silent: Whether to suppress notes about the file.
 
     Raises:
-        UserError: If the file cannot be read, a row lacks an input, or a row has the unexpected column.
+        UserError: If the file cannot be read, a row lacks an input or has another number of endings, or a row has the
+            unexpected column.
     """
     table = table or {}
+    ending_columns = [f"ending{number}" for number in range(num_choices or 0)]
     bad_rows = NoBadRows(silent=silent)  # No row may be skipped: line N of the output answers row N.
     for line, row in tables.read_rows(path, bad_rows, table.get("columns") or None):
         if unexpected in row:
             bad_rows.add(
                 path, line, f"it has {unexpected!r}, but the first row does not. All rows need the same columns"
             )
-        if _ENDINGS in inputs and _ENDINGS not in row:
-            row[_ENDINGS] = _join_endings(row, format_position(path, line))
+        if _ENDINGS in inputs and _ENDINGS not in row and any(name.startswith("ending") for name in row):
+            row[_ENDINGS] = _join_endings(row, ending_columns, format_position(path, line))
         values, problem = exports.read_row(row, inputs, table)
         if not problem and len(values) < len(inputs):
             wanted = exports.list_trained_columns(table) or inputs
-            tables.check_columns(path, wanted, list(row), has_header=not table.get("columns"))
+            columns = ending_columns if _ENDINGS in wanted and _ENDINGS not in row else []
+            required = [name for name in wanted if not (columns and name == _ENDINGS)] + columns
+            tables.check_columns(path, required, list(row), has_header=not table.get("columns"))
             problem = tables.find_text_problem(row, wanted)
-        texts = dict(values)
-        if isinstance(endings := texts.pop(_ENDINGS, []), list):
-            texts |= {f"{_ENDINGS}[{number}]": each for number, each in enumerate(endings)}
-        else:
-            problem = problem or f"{_ENDINGS} is {json.dumps(endings)[:60]}; expected a list of texts"
+        texts = {exports.find_column(name, row, table)[0]: value for name, value in values.items()}
+        if _ENDINGS in texts:
+            endings = texts.pop(_ENDINGS)
+            problem = problem or _find_endings_problem(endings, ending_columns)
+            texts |= {} if problem else {f"{_ENDINGS}[{number}]": each for number, each in enumerate(endings)}
         problem = problem or next(filter(None, (tables.find_text_problem(texts, [name]) for name in texts)), "")
         if problem:
             bad_rows.add(path, line, problem)
@@ -300,18 +308,28 @@ def _get_id(row: Mapping[str, Any]) -> dict[str, Any]:
     return {exports.ID: row[exports.ID]} if exports.ID in row else {}
 
 
-def _join_endings(row: Mapping[str, Any], where: str) -> list[Any]:
+def _find_endings_problem(endings: Any, columns: list[str]) -> str:
+    """Returns a description of the problem if `endings` is no list, or has another length than `columns`, or ""."""
+    expected = f"expected a list of {len(columns) or 'several'} texts or, in a CSV or TSV file, the columns "
+    expected += tables.format_names(columns) if columns else "ending0, ending1, ..."
+    if not isinstance(endings, list):
+        return f"{_ENDINGS} is {json.dumps(endings)[:60]}; {expected}"
+    return f"{_ENDINGS} has {len(endings)} texts; {expected}" if columns and len(endings) != len(columns) else ""
+
+
+def _join_endings(row: Mapping[str, Any], columns: list[str], where: str) -> list[Any]:
     """Returns the values of the columns ending0, ending1, ... as a list.
 
     Args:
         row: The values of the row by column.
+        columns: The names of these columns. Empty if their number is unknown.
         where: Position of the row, for the error message.
 
     Raises:
         UserError: If another column begins with "ending", or a number is missing.
     """
     found = [name for name in row if name.startswith("ending")]
-    expected = [f"ending{number}" for number in range(len(found))]
+    expected = columns or [f"ending{number}" for number in range(len(found))]
     if sorted(found) != sorted(expected):
         raise UserError(
             f"{where}: the columns of endings are {tables.format_names(found)}; expected "

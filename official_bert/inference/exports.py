@@ -141,6 +141,22 @@ def list_trained_columns(table: Mapping[str, Any]) -> list[str]:
     return [column for key in _TABLE_KEYS.values() for column in (table.get(key) or "").split(",") if column]
 
 
+def find_column(name: str, row: Collection[str], table: Mapping[str, Any]) -> tuple[str, bool]:
+    """Returns the column that an input is read from, for messages, and whether the row has the column.
+
+    Args:
+        name: Name of the input.
+        row: The columns of the row.
+        table: "table" of the export's metadata. Empty if the model was not trained on a table.
+    """
+    trained = table.get(_TABLE_KEYS.get(name, "")) or name
+    absent = [] if trained in row else [column for column in trained.split(",") if column not in row]
+    if not absent:
+        return trained, True
+    is_trained_row = name not in row and any(column in row for column in list_trained_columns(table))
+    return (absent[0], False) if is_trained_row else (name, name in row)
+
+
 def read_row(row: Mapping[str, Any], inputs: Collection[str], table: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Returns the values of a model's inputs, given a row of a table or a JSON object.
 

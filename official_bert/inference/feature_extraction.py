@@ -158,7 +158,7 @@ def read_texts(
         is_pair = "text_pair" in first
         unexpected = None if is_pair else "text_pair"
     inputs = ["text", "text_pair"] if is_pair else ["text"]
-    for row in batch_prediction.read_rows(path, inputs, table, unexpected, silent):
+    for row in batch_prediction.read_rows(path, inputs, table, unexpected=unexpected, silent=silent):
         yield [row[name] for name in inputs]
 
 

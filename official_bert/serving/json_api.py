@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from official_bert.inference.exports import Columns, list_trained_columns, read_row
+from official_bert.inference.exports import Columns, find_column, list_trained_columns, read_row
 from official_bert.inference.predictor import BOOL, STRING, Signature, Tensor, count_text_bytes
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.names import DEFAULT_SIGNATURE
@@ -159,6 +159,7 @@ class _Reader:
         self.is_foreign = not metadata
         self.table = metadata.get("table") or {}
         self.trained_columns = list_trained_columns(self.table)
+        self._rows: list[Any] = []  # as received, for error messages
 
     def read_rows(self, rows: Any) -> dict[str, list[Any]]:
         """Converts "instances", a list of rows, to a list of values for each input."""
@@ -168,6 +169,7 @@ class _Reader:
         if self.only_input:
             named = [isinstance(row, dict) and row.keys() != {"b64"} for row in rows]
             rows = [row if each else {self.only_input: row} for row, each in zip(rows, named, strict=True)]
+        self._rows = list(rows)
         for i, row in enumerate(rows):
             if isinstance(row, dict) and not self.is_foreign:
                 self._check_text_inputs(row, f"instances[{i}]")
@@ -186,25 +188,26 @@ class _Reader:
         if isinstance(columns, dict) and not self.is_foreign:
             self._check_text_inputs(columns, "inputs")
             # Other columns are ignored, whatever their values are.
-            known = {*self.inputs, *self.trained_columns} & columns.keys()
-            columns = {name: columns[name] for name in columns if name in known} or columns
-            has_table = columns and (self.table or columns.keys() != self.inputs.keys())
-            if has_table and all(isinstance(each, list) for each in columns.values()):
-                self._check_count(max(map(len, columns.values())))
+            names = {*self.inputs, *self.trained_columns}
+            known = {name: column for name, column in columns.items() if name in names}
+            self._check_columns(known)
+            columns = known or columns
+            if known and (self.table or columns.keys() != self.inputs.keys()):
                 _check_lengths(columns)
-                rows = [
-                    self._select_inputs(dict(zip(columns, row, strict=True)), f"row {i} of inputs")
-                    for i, row in enumerate(zip(*columns.values(), strict=True))
-                ]
-                columns = {name: [row.get(name) for row in rows] for name in rows[0]} if rows else columns
+                self._rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+                rows = [self._select_inputs(row, f"row {i} of inputs") for i, row in enumerate(self._rows)]
+                columns = {name: [row.get(name) for row in rows] for name in rows[0]}
         self._check_names(columns, "inputs")
-        for name in self.inputs:
-            if not isinstance(columns[name], list):
-                refuse(f"inputs.{name} is {_describe_type(columns[name])}; expected a list")
-            if not columns[name]:
-                refuse(f"inputs.{name} is an empty list; expected one or more instances")
-            self._check_count(len(columns[name]))
+        self._check_columns(columns)
         return columns
+
+    def _check_columns(self, columns: Mapping[str, Any]) -> None:
+        for name, column in columns.items():
+            if not isinstance(column, list):
+                refuse(f"inputs.{name} is {_describe_type(column)}; expected a list")
+            if not column:
+                refuse(f"inputs.{name} is an empty list; expected one or more instances")
+            self._check_count(len(column))
 
     def to_arrays(self, columns: Mapping[str, list[Any]]) -> Columns:
         """Converts the list of values of each input to an array, [B, ...]."""
@@ -247,8 +250,9 @@ class _Reader:
         if not isinstance(values, dict):
             refuse(f"{where} is {_describe_type(values)}; expected an object with {expected}")
         for name in self.inputs:
-            if name not in values:
-                refuse(f"{where} lacks {name}; expected an object with {expected}")
+            column, is_present = find_column(name, values, self.table)
+            if not is_present:
+                refuse(f"{where} lacks {column}; expected an object with {expected}")
         unknown = next(name for name in values if name not in self.inputs)
         refuse(f"{where} has the unknown input {_format_value(unknown)}; expected {expected}")
 
@@ -291,7 +295,9 @@ class _Reader:
             shape: Shape of the nested lists.
             name: Name of the input.
         """
-        first, *others = (f"[{i}]" for i in np.unravel_index(number, shape))
+        indices = np.unravel_index(number, shape)
+        name, _ = find_column(name, self._rows[indices[0]] if self._rows else (), self.table)
+        first, *others = (f"[{i}]" for i in indices)
         if not self.in_rows:
             return "".join([f"inputs.{name}", first, *others])
         return "".join([f"instances{first}", "" if self.only_input else f".{name}", *others])

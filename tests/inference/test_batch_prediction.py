@@ -235,6 +235,7 @@ def test_rows_are_read_as_for_fine_tuning(
     ("in.jsonl", '{"text": "a"}\n\n{"txt": "b"}\n', {}, "line 3: no key 'text'; the keys are 'txt'"),
     ("in.jsonl", '{"text": 5}\n', {}, "line 1: text is 5; expected a text"),
     ("in.jsonl", '{"text": "a"\n', {}, "line 1: not valid JSON"),
+    ("in.jsonl", '{"headline": 5}\n', titled("headline"), "line 1: headline is 5; expected a text"),
     ("in.jsonl", '{"text": null}\n', {}, "line 1: text is null; expected a text"),
     ("in.csv", "txt,Text\na,b\n", {}, "line 1: no column 'text' among 'txt', 'Text'; 'Text' .*; rename the columns$"),
     ("in.csv", "text;id\na;1\n", {}, "line 1: there is only one column, 'text;id'"),
@@ -250,6 +251,10 @@ def test_rows_are_read_as_for_fine_tuning(
     ("in.jsonl", '{"prompt": "who", "endings": ["a", null]}\n', {}, r"line 1: endings\[1\] is null"),
     ("in.jsonl", '{"prompt": "who", "endings": "ab"}\n', {}, 'line 1: endings is "ab"; expected a list'),
     ("in.jsonl", '{"prompt": "who", "endings": null}\n', {}, "line 1: endings is null"),
+    ("in.jsonl", '{"prompt": "who", "endings": ["a", "b", "c"]}\n', {}, "line 1: endings has 3 texts; expected .* 2 "),
+    ("in.csv", 'prompt,endings\nwho,"[""a"", ""b""]"\n', {}, "line 2: endings is .* the columns ending0, ending1$"),
+    ("in.csv", "prompt,ending0\nwho,a\n", {}, "line 2: .* expected ending0, ending1$"),
+    ("in.tsv", "prompt 1\ta\tb\nwho\ta\tb\n", {}, "line 1: no column 'prompt', 'ending0', 'ending1' among"),
     *(("in.tsv", f"prompt\t{header}\nwho\ta\tb\n", {}, "line 2: .*expected ending0, ending1")
       for header in ("ending1\tending2", "ending0\tending_b", "ending0\tending00")),
 ])  # fmt: skip
@@ -257,7 +262,9 @@ def test_rows_without_an_input_are_reported(
     name: str, content: str, table: dict[str, Any], message: str, tmp_path: pathlib.Path
 ):
     path, inputs = write_text(tmp_path / name, content), ["prompt", "endings"] if "prompt" in content else ["text"]
-    assert_refused(rf"{name}.*{message}", lambda: list(read_rows(path, inputs, table)))
+    metadata = {"inputs": inputs, "table": table, "task_spec": {"num_choices": 2}}
+    prediction = batch_prediction.Prediction("", 1, metadata, "")
+    assert_refused(rf"{name}.*{message}", lambda: list(prediction.read(path)))
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.TSV", "out.parquet"])

@@ -94,7 +94,13 @@ def test_rows_may_have_the_columns_of_the_training_table():
 
 @pytest.mark.parametrize(("request_", "message"), [
     ({"instances": [{"title": "a", "text_pair": "c"}]},
-     r"instances\[0\] lacks text; expected an object with text, text_pair \(or the columns .*: title, body, claim\)"),
+     r"instances\[0\] lacks body; expected an object with text, text_pair \(or the columns .*: title, body, claim\)"),
+    ({"instances": [{"text": "a"}]}, r"instances\[0\] lacks text_pair"),
+    ({"instances": [{"text": "a", "text_pair": 5}, {"text": "a", "claim": "b"}]}, r"instances\[0\].text_pair is 5"),
+    ({"instances": [{"text": "a", "claim": "b" * 1001}]}, r"instances\[0\].claim has 1001 bytes"),
+    ({"inputs": {"text": ["a"], "claim": [5]}}, r"inputs.claim\[0\] is 5"),
+    ({"inputs": {"title": ["a"], "body": ["b"]}}, "inputs lacks claim"),
+    ({"inputs": {"title": "a", "body": "b"}}, "inputs.title is a string; expected a list"),
     ({"instances": [{"text": "a", "title": "b", "claim": "c"}]},
      r"instances\[0\]: the columns are text, title, claim; the model was trained on title, body, claim"),
     ({"instances": [{"text": "a", "claim": "c", "lang": "en"}]},
