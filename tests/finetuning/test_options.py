@@ -131,7 +131,7 @@ def test_unset_options_default_to_the_settings_of_the_trained_model():
     task_spec = {"task": "squad_v2", "doc_stride": 64, "n_best_size": 5, "null_score_diff_threshold": -1.5}
     trained = SquadV2Options(n_best_size=7).merge_trained(task_spec)
     assert trained == SquadV2Options(doc_stride=64, n_best_size=7, null_score_diff_threshold=-1.5)
-    given = parse("--task=squad_v2", "--doc_stride=128")[0].given_flags
+    given = parse("--task=squad_v2", "--doc_stride=128")[0].given_flags  # the default
     assert SquadV2Options().merge_trained(task_spec, given) == dataclasses.replace(
         trained, doc_stride=128, n_best_size=5
     )

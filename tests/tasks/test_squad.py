@@ -130,9 +130,7 @@ def test_a_bad_question_stops_reading_or_is_counted(tmp_path: pathlib.Path, caps
     path = write(tmp_path / "train-v1.1-part.json", entry("a", ("dog", 4)), entry("b", ("dog", 29)), context=CONTEXT)
     task = squad.SquadTask(SquadOptions(data_dir=str(tmp_path)))
     message = f"{path}, question a: the context has 'cat' at character 4, not the answer 'dog'"
-    told = refusal(task.read, TRAIN, BadRows())
-    assert message in told
-    assert "--on_bad_row=skip" in told
+    assert re.search(f"{re.escape(message)}.* --on_bad_row=skip", refusal(task.read, TRAIN, BadRows()))
     bad_rows = BadRows(SKIP)
     assert [question.id for question in task.read(TRAIN, bad_rows)] == ["b"]
     assert capsys.readouterr().err == f"skipped {message}\n"
