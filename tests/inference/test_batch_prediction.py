@@ -248,7 +248,6 @@ def test_rows_are_read_as_for_fine_tuning(
     ("in.csv", "Title,text\na,see appendix\n", titled("title"), "line 2: .* Title, text; .* trained on title"),
     ("in.jsonl", '{"prompt": "who", "endings": ["a", null]}\n', {}, r"line 1: endings\[1\] is null"),
     ("in.jsonl", '{"prompt": "who", "endings": "ab"}\n', {}, 'line 1: endings is "ab"; expected a list'),
-    ("in.jsonl", '{"prompt": "who", "endings": null}\n', {}, "line 1: endings is null"),
     ("in.jsonl", '{"prompt": "who", "endings": ["a", "b", "c"]}\n', {}, "line 1: endings has 3 texts; expected .* 2 "),
     ("in.csv", 'prompt,endings\nwho,"[""a"", ""b""]"\n', {}, "line 2: endings is .* the columns ending0, ending1$"),
     ("in.csv", "prompt,ending0\nwho,a\n", {}, "line 2: .* expected ending0, ending1$"),
