@@ -1,11 +1,13 @@
 """The fine-tuning loop: when it logs, what it logs, and when it stops."""
 
 import itertools
+import types
 
 import pytest
 
 from official_bert.finetuning import training
 from official_bert.finetuning.training import _Run
+from official_bert.runs.training_log import EVAL, TrainingLog
 
 
 @pytest.mark.parametrize(("scores", "patience", "has_stopped"), [
@@ -44,3 +46,12 @@ def test_each_log_line_has_the_mean_loss_since_the_previous_line(monkeypatch: py
     ends = [2, 3, 4, 5, 7]
     expected = [sum(losses[start:end]) / (end - start) for start, end in itertools.pairwise([0, *ends])]
     assert written == [(end, pytest.approx(loss)) for end, loss in zip(ends, expected, strict=True)]
+
+
+def test_the_scores_of_a_resumed_run_are_higher_if_they_are_better(tmp_path):
+    for step, error in ((1, 0.7), (2, 0.5)):
+        TrainingLog(str(tmp_path), step).write(EVAL, step, {"dev/mean_absolute_error": error})
+    run = _Run.__new__(_Run)
+    run._options, run._trainer = types.SimpleNamespace(output_dir=str(tmp_path)), types.SimpleNamespace(eval_steps=1)
+    run._step, run._sign, run._deciding_score = 2, -1.0, "dev/mean_absolute_error"
+    assert run._read_scores() == [-0.7, -0.5]

@@ -33,14 +33,17 @@ def model_dir(vocab_file: str, tmp_path: pathlib.Path) -> str:
     return write_run(tmp_path / "run", load_model().model, tiny_config(), vocab_file)
 
 
-def test_every_mask_gets_its_candidates_best_first():
+@pytest.mark.parametrize("words_between", [3, 20])
+def test_every_mask_gets_its_candidates_best_first(words_between: int):
     loaded = load_model()
-    tokens = ["[CLS]", "the", "[MASK]", "sat", "on", "the", "[MASK]", ".", "[SEP]"]
+    tokens = ["[CLS]", "the", "[MASK]", *["the"] * words_between, "[MASK]", ".", "[SEP]"]
     ids = np.array([loaded.tokenizer.convert_tokens_to_ids(tokens)])
     features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
-    logits = loaded.model({**features, "masked_lm_positions": np.array([[2, 6]])})["masked_lm_logits"][0].numpy()
-    masks = fill_mask(loaded, "The [MASK] sat on the [MASK].", top_k=len(WORDS))
-    for candidates, scores in zip(masks, logits, strict=True):
+    logits = loaded.model({**features, "masked_lm_positions": np.array([[2, words_between + 3]])})["masked_lm_logits"][
+        0
+    ]
+    masks = fill_mask(loaded, f"The [MASK] {'the ' * words_between} [MASK].", top_k=len(WORDS))
+    for candidates, scores in zip(masks, logits.numpy(), strict=True):
         assert [candidate.token for candidate in candidates[:2]] == ["cat", "dog"]
         assert [candidate.token for candidate in candidates] == [WORDS[index] for index in np.argsort(-scores)]
         expected = np.sort(np.exp(scores) / np.exp(scores).sum())[::-1]

@@ -90,6 +90,8 @@ def test_metrics_of_texts_in_windows_use_the_mean_logits(settings):
     for validation in ((texts, labels), data):
         history = model.fit(texts, labels, validation_data=validation, verbose=0).history
         assert {name: history[f"val_{name}"][0] for name in ("accuracy", "loss")} == expected
+    history = model.fit(texts, labels, validation_data=(texts, labels), validation_steps=1, verbose=0).history
+    assert history["val_accuracy"][0] > 0.5  # Every window counts.
 
 
 def test_f1_with_a_threshold_takes_probabilities_and_is_saved(tmp_path):
