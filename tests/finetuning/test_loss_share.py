@@ -1,6 +1,7 @@
 """A replica's share of the loss: the shares add up to the loss of the batch, and padding has no effect."""
 
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 import tensorflow as tf
 
 from official_bert.finetuning import batches
-from official_bert.finetuning.loss_share import LossShare, check_losses_per_row, check_reduction
+from official_bert.finetuning.loss_share import BatchLossShare, LossShare, check_losses_per_row, check_reduction
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import KINDS
+from official_bert.kinds.vectors.model import RankingLoss
 from tests.finetuning.random_features import CLASSES, random_features
 from tests.make import refusal
 
@@ -70,6 +72,16 @@ def test_loss_shares_add_up_to_the_mean_over_real_rows(kind: str, weights: Any):
     for sizes in ((8,), (3, 5), (1, 1, 6), (5, 3)):
         found = sum_shares(share, (inputs, labels, outputs), sizes, weights)
         assert found == pytest.approx(expected, rel=1e-5), sizes
+
+
+def test_contrastive_loss_shares_add_up_to_the_loss_of_all_replicas(monkeypatch):
+    vectors = tf.tile(tf.random.stateless_normal([ROWS, 2, 3], (0, 1)), [2, 1, 1])  # both replicas have the same rows
+    batch = ({"input_mask": tf.ones([2 * ROWS, 2, 1])}, tf.zeros(2 * ROWS), vectors)
+    expected = float(RankingLoss()(*batch[1:]))
+    replica = mock.Mock(num_replicas_in_sync=2, replica_id_in_sync_group=0)
+    replica.all_gather = lambda rows, axis: tf.concat([rows, rows], axis)
+    monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: replica)
+    assert sum_shares(BatchLossShare(RankingLoss()), batch, (ROWS, ROWS)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,11 +4,13 @@ import math
 import pathlib
 import re
 import sys
+from unittest import mock
 
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.model_card import CARD_FILE, model_card, write_model_card
-from official_bert.pretraining.run_metadata import command_line
+from official_bert.pretraining.run import write_report
+from official_bert.pretraining.run_metadata import command_line, read_run_metadata, write_run_metadata
 from official_bert.pretraining.summary import LoggedRun
 from official_bert.runs.training_log import EVAL, TRAIN, TrainingLog, format_line
 
@@ -146,6 +148,13 @@ def test_the_card_warns_if_scores_are_for_training_records():
         ([], "are not recorded"),
     ):
         assert expected in make_card([train_line(10)], [line(10)], evaluation_data=evaluated)
+
+
+def test_a_later_evaluation_replaces_only_the_evaluation_data_of_the_run(tmp_path):
+    folder, now = str(tmp_path), {**METADATA, "flags": {}, "evaluation_data": [MANIFEST]}
+    write_run_metadata(folder, METADATA)
+    write_report(mock.Mock(options=mock.Mock(output_dir=folder, do_train=False), metadata=now))
+    assert read_run_metadata(folder) == {**METADATA, "evaluation_data": [MANIFEST]}
 
 
 def test_the_card_warns_about_untrained_positions():
