@@ -21,19 +21,23 @@ from official_bert.runs.training_log import format_line, read_log
 from tests.conftest import ROOT, slow_after
 from tests.event_files import read_scalars
 from tests.make import assert_refused, refusal
-from tests.pretraining.pretraining_runs import SCHEMA, log_values, pretrain_command
+from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, SCHEMA, log_values, pretrain_command
 
 
-def test_a_run_writes_all_documented_files(make_options, vocab_file, tmp_path, capsys, eager_steps):
-    folder, steps = tmp_path / "run", {"num_train_steps": 5, "save_checkpoints_steps": 3, "keep_checkpoint_max": 1}
-    assert pretrain(make_options(do_eval=True, eval_batch_size=40, vocab_file=vocab_file, **steps)) == 0
+def test_a_run_writes_all_documented_files(make_options, record_files, vocab_file, tmp_path, capsys, eager_steps):
+    folder, steps = tmp_path / "run", {"num_train_steps": 3, "phase2_num_train_steps": 2, "keep_checkpoint_max": 1}
+    sizes = {"phase2_max_seq_length": LENGTH, "phase2_max_predictions_per_seq": PREDICTIONS, "eval_batch_size": 40}
+    changes = {**steps, **sizes, "phase2_input_file": record_files, "phase2_train_batch_size": 4}
+    assert pretrain(make_options(do_eval=True, vocab_file=vocab_file, **changes)) == 0
     assert {path.name for path in folder.iterdir()} == set(
         "bert_config.json vocab.txt tokenizer_config.json checkpoint ckpt-5.index ckpt-5.data-00000-of-00001 "
         "train.jsonl eval.jsonl train eval eval_results.txt run.json MODEL_CARD.md checksums.json".split()
     )
-    assert "2 files have no manifest" in (folder / "MODEL_CARD.md").read_text()
+    assert "4 files have no manifest" in (folder / "MODEL_CARD.md").read_text()
     printed = re.findall("^step .*", capsys.readouterr().out, re.MULTILINE)
-    assert ["examples/s" in line for line in printed] == [False, True, True, True, True]  # the first step compiles
+    # The first step of each phase compiles.
+    assert ["examples/s" in line for line in printed] == [False, True, True, False, True]
+    assert tf.train.load_variable(str(folder), "place/position/.ATTRIBUTES/VARIABLE_VALUE") == 2 * 4
     lines = read_log(str(folder), "train")
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert set(lines[0]) == set(
