@@ -77,10 +77,10 @@ def test_loss_shares_add_up_to_the_mean_over_real_rows(kind: str, weights: Any):
 def test_contrastive_loss_shares_add_up_to_the_loss_of_all_replicas(monkeypatch):
     vectors = tf.tile(tf.random.stateless_normal([ROWS, 2, 3], (0, 1)), [2, 1, 1])  # both replicas have the same rows
     batch = ({"input_mask": tf.ones([2 * ROWS, 2, 1])}, tf.zeros(2 * ROWS), vectors)
-    expected = float(RankingLoss()(*batch[1:]))
     replica = mock.Mock(num_replicas_in_sync=2, replica_id_in_sync_group=0)
     replica.all_gather = lambda rows, axis: tf.concat([rows, rows], axis)
     monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: replica)
+    expected = float(RankingLoss()(*batch[1:]))
     assert sum_shares(BatchLossShare(RankingLoss()), batch, (ROWS, ROWS)) == pytest.approx(expected)
 
 
