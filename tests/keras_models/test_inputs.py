@@ -71,12 +71,14 @@ def test_truncated_texts_of_a_data_set_are_counted(doc_stride, monkeypatch, caps
     *exact, of_evaluate, of_fit, of_validation = (
         line for line in capsys.readouterr().out.splitlines() if "max_seq_length" in line
     )
-    cut = "truncated to 12 tokens (max_seq_length):"
-    # Texts that may have several windows are read before the epochs.
-    of_data_set = f"note: {cut} 1 of 1 text" if doc_stride else f"note: validation, in 3 epochs: {cut} 3 of 3 texts"
-    assert sorted(exact) == sorted(
-        [f"note: in 3 epochs: {cut} 6 of 12 texts", of_data_set, f"note: {cut} 2 of 4 texts"]
-    )
+    # In windows, only the first texts of pairs are truncated. These texts are read before the epochs.
+    cut, texts = "truncated to 12 tokens (max_seq_length):", "texts"
+    of_data_set = f"note: validation, in 3 epochs: {cut} 3 of 3 texts"
+    if doc_stride:
+        cut, texts = "truncated to 4 tokens (half of a window of max_seq_length):", "first texts"
+        of_data_set = f"note: {cut} 1 of 1 first text"
+    expected = [f"note: in 3 epochs: {cut} 6 of 12 {texts}", of_data_set, f"note: {cut} 2 of 4 {texts}"]
+    assert sorted(exact) == sorted(expected)
     assert of_evaluate.startswith(f"note: with batches read ahead: {cut}")
     assert of_fit.startswith(f"note: in 2 epochs, with batches read ahead: {cut}")
     assert of_validation.startswith(f"note: validation, in 2 epochs, with batches read ahead: {cut}")
