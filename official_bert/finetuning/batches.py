@@ -213,14 +213,17 @@ def make_any_length_spec(values: Array) -> tf.TensorSpec:
     return tf.TensorSpec((*values.shape[:-1], None) if has_length else values.shape, values.dtype)
 
 
-def make_dataset(batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int) -> tf.data.Dataset:
-    """Returns a dataset for Keras' `fit` from an iterator over batches, whose sizes may differ.
+def make_dataset(
+    batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int, size: int | None = None
+) -> tf.data.Dataset:
+    """Returns a dataset for Keras' `fit` from an iterator over batches.
 
     Args:
         batches: Function that returns an iterator over batches. It is called for each epoch, and once before to get a
             first batch. A batch is a tuple of inputs, targets and possibly weights: arrays or dicts of arrays [B, ...].
             The last axis of int32 arrays with several axes is the sequence, whose length may vary.
         cardinality: Number of batches, or tf.data's constant for an unknown number.
+        size: Number of rows of every batch. None if the sizes may differ.
 
     Raises:
         UserError: If `batches` yields no batch.
@@ -228,7 +231,7 @@ def make_dataset(batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: 
 
     def spec(values: Array) -> tf.TensorSpec:
         one = make_any_length_spec(values)
-        return tf.TensorSpec((None, *one.shape[1:]), one.dtype)
+        return tf.TensorSpec((size, *one.shape[1:]), one.dtype)
 
     first = next(batches(), None)
     if first is None:

@@ -233,6 +233,12 @@ def test_lengths_are_rounded_up_more_with_jit_compile(is_compiled: bool, lengths
     assert {inputs["input_ids"].shape[1] for inputs, _ in batches} == lengths
 
 
+def test_the_specification_of_batches_has_their_size_if_all_have_the_same(classifier):
+    data = classifier._create_inputs()
+    examples = data.examples(TEXTS, LABELS)
+    assert [data.training(examples, size, True).element_spec[1].shape[0] for size in (4, 3)] == [4, None]
+
+
 def test_epochs_may_leave_out_rows_with_equal_texts():
     model = official_bert.TextEncoder(CONFIG, "\n".join(WORDS))
     data = model._create_inputs(verbose=0)
