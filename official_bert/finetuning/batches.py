@@ -214,7 +214,7 @@ def make_any_length_spec(values: Array) -> tf.TensorSpec:
 
 
 def make_dataset(
-    batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int, size: int | None = None
+    batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int, have_equal_sizes: bool = False
 ) -> tf.data.Dataset:
     """Returns a dataset for Keras' `fit` from an iterator over batches.
 
@@ -223,7 +223,7 @@ def make_dataset(
             first batch. A batch is a tuple of inputs, targets and possibly weights: arrays or dicts of arrays [B, ...].
             The last axis of int32 arrays with several axes is the sequence, whose length may vary.
         cardinality: Number of batches, or tf.data's constant for an unknown number.
-        size: Number of rows of every batch. None if the sizes may differ.
+        have_equal_sizes: Whether all batches have the same number of rows. If Keras knows it, its steps are faster.
 
     Raises:
         UserError: If `batches` yields no batch.
@@ -231,7 +231,7 @@ def make_dataset(
 
     def spec(values: Array) -> tf.TensorSpec:
         one = make_any_length_spec(values)
-        return tf.TensorSpec((size, *one.shape[1:]), one.dtype)
+        return one if have_equal_sizes else tf.TensorSpec((None, *one.shape[1:]), one.dtype)
 
     first = next(batches(), None)
     if first is None:

@@ -320,10 +320,10 @@ class Inputs:
             for rows in self._list_batch_rows(draw_batches(features)):
                 yield self._batch(features, rows, weights)
 
-        # A known size makes the steps faster. An epoch that leaves out rows with equal texts has smaller batches.
-        sizes = {len(rows) for rows in self._list_batch_rows(draw_batches(features))}
-        size = sizes.pop() if len(sizes) == 1 and TEXTS not in features.details else None
-        return batches.make_dataset(iterate_batches, -(-len(features) // batch_size), size)
+        num_batches = -(-len(features) // batch_size)
+        # An epoch that leaves out rows with equal texts may have smaller batches.
+        have_equal_sizes = (num_batches == 1 or len(features) % batch_size == 0) and TEXTS not in features.details
+        return batches.make_dataset(iterate_batches, num_batches, have_equal_sizes)
 
     def _list_batch_rows(self, batch_indices: Array) -> list[Array]:
         """Returns the indices in Features of the texts or windows of each batch.
