@@ -141,6 +141,12 @@ def list_trained_columns(table: Mapping[str, Any]) -> list[str]:
     return [column for key in _TABLE_KEYS.values() for column in (table.get(key) or "").split(",") if column]
 
 
+def _list_columns(name: str, row: Collection[str], table: Mapping[str, Any]) -> list[str]:
+    """Returns the columns that an input was trained on, or its name. They are joined if there are several."""
+    trained = table.get(_TABLE_KEYS.get(name, "")) or name
+    return [trained] if trained in row else trained.split(",")
+
+
 def find_column(name: str, row: Collection[str], table: Mapping[str, Any]) -> tuple[str, bool]:
     """Returns the column that an input is read from, for messages, and whether the row has the column.
 
@@ -149,10 +155,10 @@ def find_column(name: str, row: Collection[str], table: Mapping[str, Any]) -> tu
         row: The columns of the row.
         table: "table" of the export's metadata. Empty if the model was not trained on a table.
     """
-    trained = table.get(_TABLE_KEYS.get(name, "")) or name
-    absent = [] if trained in row else [column for column in trained.split(",") if column not in row]
+    columns = _list_columns(name, row, table)
+    absent = [column for column in columns if column not in row]
     if not absent:
-        return trained, True
+        return ",".join(columns), True
     is_trained_row = name not in row and any(column in row for column in list_trained_columns(table))
     return (absent[0], False) if is_trained_row else (name, name in row)
 
@@ -174,8 +180,7 @@ def read_row(row: Mapping[str, Any], inputs: Collection[str], table: Mapping[str
     """
     values, used, is_unclear = {}, {*_TABLE_KEYS, ID, table.get("label_column")}, False
     for name in inputs:
-        trained = table.get(_TABLE_KEYS.get(name, "")) or name
-        columns = [trained] if trained in row else trained.split(",")
+        columns = _list_columns(name, row, table)
         if not all(column in row for column in columns):
             columns, is_unclear = [name], is_unclear or name in row
         if len(columns) > 1:
