@@ -53,14 +53,8 @@ def evaluate_and_predict(
         UserError: If the model was trained on another task.
     """
     task = data.task
-    task_spec, expected = finetuned.read_task(folder) or {}, task.task_spec(data.max_seq_length)
-    # The version_2 of a converted model is an assumption.
-    keys = ("kind", "labels", "num_choices", *["version_2"] * (task_spec.get("task") in TASK_OPTIONS))
-    differing = [key for key in keys if task_spec.get(key) != expected.get(key)]
-    if differing:
-        shown = "; ".join(f"{key} is {task_spec.get(key)}, expected {expected.get(key)}" for key in differing)
-        raise UserError(f"the model in {folder} does not fit the task {task.name}: {shown}")
-
+    task_spec = finetuned.read_task(folder) or {}
+    _check_task(task_spec, task.task_spec(data.max_seq_length), folder, task.name)
     trained = create_spec(task_spec)
     names = set(DECISIONS) & task_spec.keys() - options.task_options.list_given(options.given_flags)
     decided: dict[str, Any] = {name: getattr(trained, name) for name in names}
@@ -145,6 +139,24 @@ def _print_scores(split: str, scores: Mapping[str, float], undefined: Sequence[s
     if undefined:
         names = ", ".join(undefined)
         print(f"note: {split}: {names} are left out. They are undefined if all examples have the same class.")
+
+
+def _check_task(task_spec: Mapping[str, Any], expected: Mapping[str, Any], folder: str, name: str) -> None:
+    """Raises a UserError if the model in a folder was trained on another task.
+
+    Args:
+        task_spec: The contents of the model's task.json.
+        expected: The same for the task of the run.
+        folder: The folder.
+        name: Name of the task of the run.
+    """
+    keys = ["kind", "labels", "num_choices"]
+    if task_spec.get("task") in TASK_OPTIONS:  # Otherwise, the model was converted, and version_2 is an assumption.
+        keys.append("version_2")
+    differing = [key for key in keys if task_spec.get(key) != expected.get(key)]
+    if differing:
+        shown = "; ".join(f"{key} is {task_spec.get(key)}, expected {expected.get(key)}" for key in differing)
+        raise UserError(f"the model in {folder} does not fit the task {name}: {shown}")
 
 
 def _describe_decisions(spec: KindSpec, decisions: Mapping[str, Any]) -> str:
