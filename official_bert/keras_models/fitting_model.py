@@ -54,9 +54,7 @@ class FittingModel(TextModel):
     _training_step: TrainingStep | None = None
     # Whether metrics are multiplied by the user's sample weights. Padding rows always have weight 0.
     _weighs_metrics = False
-    _compile_again: Callable[[], None] | None = (
-        None  # repeats the last call of compile, or the call stored in a saved model
-    )
+    _compile_again: Callable[[], None] | None = None  # repeats the last call of compile, also of a saved model
     _saved_compile_config: dict[str, Any] | None = None  # configuration in the file that the model was loaded from
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
