@@ -35,8 +35,8 @@ class FillMaskGraph(TextGraph):
         indices = tf.where(is_mask)  # [masks, 2]
         counts = tf.reduce_sum(tf.cast(is_mask, tf.int32), -1)  # [B]
         ragged = tf.RaggedTensor.from_row_lengths(tf.cast(indices[:, 1], tf.int32), counts, validate=False)
-        outputs = self.call_model({**features, "masked_lm_positions": ragged.to_tensor()})
-        return choose_candidates(outputs["masked_lm_logits"], counts, self.vocab, TOP_K)
+        logits = self.compute_logits({**features, "masked_lm_positions": ragged.to_tensor()})  # [B, M, V]
+        return choose_candidates(logits, counts, self.vocab, TOP_K)
 
 
 def choose_candidates(logits: Any, counts: Any, vocab: dict[str, int], top_k: int) -> dict[str, Any]:

@@ -107,7 +107,11 @@ def _encode(texts: Sequence[str], source: Source) -> Answers:
 
 def _make_predictor(source: Source) -> KerasPredictor:
     if source.spec is None:
-        loaded = Loaded(source.model, source.config, source.tokenizer)
+
+        def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
+            return {"masked_lm_logits": source.model(inputs, training=training)}
+
+        loaded = Loaded(pretraining_model, source.config, source.tokenizer)
         return fill_mask.make_predictor(loaded, min(TOP_K, len(source.tokenizer.vocab)))
     model = create_kind_model(source.spec).answering_model(source.model)
     max_seq_length = source.task_spec["max_seq_length"]

@@ -108,8 +108,8 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
             model, kind = build_loaded_encoder(loaded), ENCODER
         else:
             pretraining_model = build_pretraining_model(config)
-            logits = {"masked_lm_logits": pretraining_model.output["masked_lm_logits"]}
-            model, kind = keras.Model(pretraining_model.input, logits, name="masked_lm"), FILL_MASK
+            model = keras.Model(pretraining_model.input, pretraining_model.output["masked_lm_logits"], name="masked_lm")
+            kind = FILL_MASK
             assign_weights(model, loaded.weights)
     if max_seq_length is not None:
         task["max_seq_length"] = max_seq_length

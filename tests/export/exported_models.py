@@ -80,7 +80,7 @@ def _build_model(kind: str, config: BertConfig, head_input: HeadInput) -> keras.
         return get_encoder(build_pretrained(config))
     if kind == names.FILL_MASK:
         model = build_pretrained(config)
-        return keras.Model(model.input, {"masked_lm_logits": model.output["masked_lm_logits"]})
+        return keras.Model(model.input, model.output["masked_lm_logits"])
     encoder = build_encoder(config, seed=1)
     return scattered(build_task_model(kind, encoder, len(LABELS), CHOICES, seed=2, head_input=head_input))
 

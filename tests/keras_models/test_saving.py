@@ -158,6 +158,15 @@ def test_exports_apply_min_confidence_in_every_format(formats, tmp_path):
         assert json.loads((out / "litert" / "report.json").read_text())["examples"] == len(TEXTS)
 
 
+def test_an_exported_masked_lm_fills_masks_as_the_model_does(tmp_path):
+    model, texts = build("masked_lm"), ["the [MASK] sat", "[MASK] dog ran [MASK]"]
+    model.export(str(tmp_path / "out"))
+    answers = loading.load(str(tmp_path / "out" / "1")).run({"text": np.array(texts, object)})
+    for row, masks in enumerate(model.fill(texts)):
+        for mask, candidates in enumerate(masks):
+            assert answers["tokens"][row, mask].tolist() == [each.token for each in candidates]
+
+
 @pytest.mark.usefixtures("pause_collection")
 def test_dense_layers_support_int8_and_lora(tmp_path):
     model, other, path = build(), build(), str(tmp_path / "model.keras")
