@@ -151,8 +151,8 @@ def _check_task(task_spec: Mapping[str, Any], expected: Mapping[str, Any], folde
         name: Name of the task of the run.
     """
     keys = ["kind", "labels", "num_choices"]
-    if task_spec.get("task") in TASK_OPTIONS:  # Otherwise, the model was converted, and version_2 is an assumption.
-        keys.append("version_2")
+    if task_spec.get("task") in TASK_OPTIONS:  # Otherwise, the model was converted, and these two are assumptions.
+        keys += ["pair", "version_2"]
     differing = [key for key in keys if task_spec.get(key) != expected.get(key)]
     if differing:
         shown = "; ".join(f"{key} is {task_spec.get(key)}, expected {expected.get(key)}" for key in differing)

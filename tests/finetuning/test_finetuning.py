@@ -24,7 +24,7 @@ from official_bert.utils import files, progress
 from tests.conftest import WORDS, slow_after
 from tests.event_files import read_scalars
 from tests.finetuning.conftest import change, write_table
-from tests.make import refusal, run_python
+from tests.make import refusal, run_python, write_text
 
 SHORT = {"num_train_epochs": 1.0, "do_eval": False, "do_predict": False}
 
@@ -204,6 +204,9 @@ def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(co
     message = refusal(runner.run, change(later, do_predict=True, predict_file=None))
     assert "--do_predict: table has no test data; pass --predict_file" in message
     assert "--doc_stride was None and is 8" in refusal(runner.run, change(later, doc_stride=8))
+    pairs = write_text(tmp_path / "pairs.csv", "text,other,label\nthe cat,a dog,good\nthe mat,a sun,bad\n")
+    message = refusal(runner.run, change(later, eval_file=pairs, text_pair_column="other"))
+    assert "pair is False, expected True" in message
 
 
 def mark_one_row_with_both_labels(options):
