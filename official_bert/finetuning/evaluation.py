@@ -91,8 +91,12 @@ def evaluate_and_predict(
         {name: value for name, value in each.settings.items() if name in DECISIONS} for each in (trained, task.spec)
     )
     if is_chief and (options.makes_decisions or decisions != before):
-        finetuned.replace_task(folder, task_spec | decisions)
         print(_describe_decisions(task.spec, decisions))
+        if folder == options.output_dir:
+            finetuned.replace_task(folder, task_spec | decisions)
+            print("existing exports do not include them; export the model again")
+        else:
+            print(f"note: the model in --init keeps its own; to store these in it, pass --output_dir={folder}")
     results: Scores = {}
     warnings: list[str] = []
     if options.do_eval and task.eval_splits:
@@ -167,9 +171,7 @@ def _describe_decisions(spec: KindSpec, decisions: Mapping[str, Any]) -> str:
     if "min_confidence" in decisions:
         lines.append(f"minimum confidence: {decisions['min_confidence']:g}")
     lines += [f"{name}: {decisions[name]:g}" for name in QUESTION_DECISIONS if name in decisions]
-    return "\n".join(
-        [*(lines or ["no decision changed"]), "existing exports do not include them; export the model again"]
-    )
+    return "\n".join(lines or ["no decision changed"])
 
 
 def _warn_if_constant(split: str, spec: KindSpec, predictions: Any, examples: list[Any]) -> list[str]:
