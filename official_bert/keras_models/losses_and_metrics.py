@@ -103,8 +103,7 @@ def check_labels(loss: Any, spec: KindSpec, labels: Any, logits: Any) -> None:
         remedy = "keras.losses.CategoricalCrossentropy" if is_one_hot else "keras.losses.SparseCategoricalCrossentropy"
         raise UserError(
             f"each label is {form}, which the loss {_get_name(_create(loss, keras.losses))} does not accept; convert "
-            "the "
-            f"labels, or compile with {remedy}(from_logits=True)"
+            f"the labels, or compile with {remedy}(from_logits=True)"
         )
 
 
