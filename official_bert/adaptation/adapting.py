@@ -139,7 +139,10 @@ def _prepare(options: Options, work: str) -> None:
     checkpoint, lines = words.read_checkpoint(options)
     options.resolve_defaults(checkpoint.config)
     new_words = words.read_new_words(options.new_words_file) if options.new_words_file else []
-    words.add_words(checkpoint, new_words)
+    try:
+        words.add_words(checkpoint, new_words)
+    except UserError as error:
+        raise UserError(f"{options.new_words_file}: {error}") from error
     word_boundaries.load(options.word_boundaries)
     print("\n".join(lines), flush=True)
     folder = os.path.join(work, records.TEXTS)

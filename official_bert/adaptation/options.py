@@ -50,7 +50,7 @@ class Options(TextOptions, AdamOptions):
         "of several sentences.",
         OBJECTIVES,
     )
-    max_seq_length: int = _records(128, "Length of the records, in tokens.", min=1)
+    max_seq_length: int = _records(128, "Length of the records, in tokens.", min=5)
     max_predictions_per_seq: int = _records(20, "Maximum number of predicted tokens per record.", min=1)
     masked_lm_prob: float = _records(0.15, "Share of tokens to predict.", above=0, below=1)
     do_whole_word_mask: bool = _records(False, "Whether all pieces of a word are masked together.")

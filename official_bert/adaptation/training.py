@@ -12,7 +12,7 @@ from official_bert.adaptation.options import Options
 from official_bert.adaptation.records import Records, Texts
 from official_bert.adaptation.words import INITIAL, ORIGINAL, WORDS_FILE
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
-from official_bert.checkpoints.loading import assign_weights, load_pretraining_model, open_model
+from official_bert.checkpoints.loading import Loaded, assign_weights, load_pretraining_model, open_model
 from official_bert.inference.fill_mask import fill_masks
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
@@ -22,7 +22,7 @@ from official_bert.pretraining.options import Options as PretrainingOptions
 from official_bert.pretraining.run import PretrainingRun, pretrain
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.runs.training_log import EVAL, GENERAL, read_log
-from official_bert.tokenization.exact import MASK, FullTokenizer
+from official_bert.tokenization.exact import MASK
 from official_bert.utils import files
 from official_bert.utils.markdown import Table
 
@@ -252,24 +252,27 @@ def _fill_masks(heldout_file: str, work: str, output_dir: str, seed: int) -> lis
     rows: list[list[str]] = []
     for folder in (os.path.join(work, INITIAL), output_dir):
         loaded = load_pretraining_model(folder)
-        rows = rows or _mask_words(heldout_file, loaded.tokenizer, seed)
+        rows = rows or _mask_words(heldout_file, loaded, seed)
         for row, (candidates,) in zip(rows, fill_masks(loaded, [row[0] for row in rows], top_k=3), strict=True):
             row.append(", ".join(f"{each.token} {100 * each.probability:.0f} %" for each in candidates))
     return rows
 
 
-def _mask_words(path: str, tokenizer: FullTokenizer, seed: int) -> list[list[str]]:
-    """Masks a word in some sentences of usual length.
+def _mask_words(path: str, loaded: Loaded, seed: int) -> list[list[str]]:
+    """Masks a word in some sentences of usual length that fit into the model.
 
     Returns:
         For each sentence: its text with a mask, and the masked word, which is a token of the vocabulary.
     """
-    rng = random.Random(seed)
+    rng, tokenizer = random.Random(seed), loaded.tokenizer
+    room = loaded.config.max_position_embeddings - 2  # for [CLS] and [SEP]
     found = []
     for sentence in records.read_sentences(path):
         words = tokenizer.basic_tokenizer.tokenize(sentence)
         places = [index for index, word in enumerate(words) if word.isalpha() and word in tokenizer.vocab]
         if _MIN_SAMPLE_WORDS <= len(words) <= _MAX_SAMPLE_WORDS and places and "[" not in sentence:
             place = rng.choice(places)
-            found.append([" ".join([*words[:place], MASK, *words[place + 1 :]]), words[place]])
+            text = " ".join([*words[:place], MASK, *words[place + 1 :]])
+            if len(tokenizer.tokenize(text, special_tokens=True)) <= room:
+                found.append([text, words[place]])
     return rng.sample(found, min(_SAMPLES, len(found)))

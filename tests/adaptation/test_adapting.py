@@ -90,6 +90,14 @@ def test_report_states_whether_the_loss_fell_and_explains_unusual_initial_losses
     assert str(result).endswith(f"note: {no_head}")
 
 
+def test_sentences_of_the_model_card_fit_into_the_model(adapted, tmp_path):
+    loaded, text = official_bert.load_pretraining_model(str(adapted)), tmp_path / "text.txt"
+    long_word = "sun" + 30 * "n"  # 31 of the model's 32 positions
+    text.write_text(f"the cat sat on {long_word} .\nthe dog ran on the mat .\n")
+    ((sample, _),) = training._mask_words(str(text), loaded, seed=0)
+    assert "dog" in sample or "ran" in sample
+
+
 @pytest.mark.slow
 def test_moved_folder_can_be_resumed(source, tmp_path, monkeypatch, capsys):
     text = write_text(tmp_path / "text.txt")
@@ -139,7 +147,8 @@ WRONG_OPTIONS = [
     ({"general_file": ["text.txt"]}, "--general_file and --input_file are the same file"),
     ({"general_file": ["copy.txt"]}, "40 of the 40 documents of --general_file"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init supports at most 32 tokens"),
-    ({"new_words_file": "new:two words"}, "'two words' never occurs in tokenized text"),
+    ({"max_seq_length": 4}, "--max_seq_length is 4; it must be at least 5"),
+    ({"new_words_file": "new:two words"}, "new:two words: the new token 'two words' never occurs in tokenized text"),
     ({"new_words_file": "new:cat"}, "the new token 'cat' is already in the vocabulary"),
     ({"new_words_file": "new:Sunny"}, "'Sunny' never occurs in tokenized text"),
     ({"new_words_file": "new:"}, "new: contains no word"),
