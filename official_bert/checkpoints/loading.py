@@ -3,12 +3,20 @@
 import dataclasses
 import glob
 import os
+import sys
 from typing import Any, NamedTuple
 
 import keras
 
 from official_bert.checkpoints import bundle, named_models
-from official_bert.checkpoints.checkpoint import POOLER, PRETRAINING, LoadedModel, LoadOverrides, ModelSource
+from official_bert.checkpoints.checkpoint import (
+    MASKED_LM,
+    POOLER,
+    PRETRAINING,
+    LoadedModel,
+    LoadOverrides,
+    ModelSource,
+)
 from official_bert.checkpoints.formats import hugging_face_files, keras_hub
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
@@ -145,23 +153,27 @@ def build_loaded_encoder(loaded: LoadedModel, dtype: Any = "float32") -> keras.M
 
 
 def load_pretraining_model(folder: str) -> Loaded:
-    """Loads a model with both pre-training heads (masked LM and next sentence), its configuration and tokenizer.
+    """Loads a model with its pre-training heads (masked LM and next sentence), its configuration and tokenizer.
 
     Args:
-        folder: The folder of a run, whose newest complete checkpoint is read, or a checkpoint of any format with both
-            heads.
+        folder: The folder of a run, whose newest complete checkpoint is read, or a checkpoint of any format with a
+            masked-LM head.
 
     Returns:
-        A tuple with the names model, config and tokenizer.
+        A tuple with the names model (without next_sentence_logits if the checkpoint has no pooler or no next-sentence
+        head), config and tokenizer.
 
     Raises:
-        UserError: If a file or a head is missing, or files contradict each other.
+        UserError: If a file or the masked-LM head is missing, or files contradict each other.
     """
     loaded = open_model(folder)
     tokenizer = loaded.tokenizer
-    missing = sorted(PRETRAINING - set(loaded.parts))
-    if missing:
-        raise UserError(f"{folder} has no {' and no '.join(missing)}. Pass a pre-trained model, in any format.")
+    for note in loaded.notes:
+        print(f"note: {note}", file=sys.stderr, flush=True)  # The output may be JSON.
+    if MASKED_LM not in loaded.parts:
+        raise UserError(f"{folder} has no {MASKED_LM}. Pass a pre-trained model, in any format.")
     model = build_pretraining_model(loaded.config)
+    if not set(loaded.parts) >= PRETRAINING:  # The output of the missing head would be random.
+        model = keras.Model(model.input, {"masked_lm_logits": model.output["masked_lm_logits"]}, name=model.name)
     assign_weights(model, loaded.weights)
     return Loaded(model, loaded.config, tokenizer)

@@ -123,6 +123,8 @@ class ShardOptions(DaskOptions):
 class FillMaskOptions(ValidatedOptions):
     """The flags of the fill-mask command."""
 
-    model_dir: str = option(dataclasses.MISSING, "The --output_dir of pretrain, or another pre-training checkpoint.")
+    model_dir: str = option(
+        dataclasses.MISSING, "The --output_dir of pretrain, or another checkpoint with a masked-LM head."
+    )
     top_k: int = option(5, "Number of candidates for each [MASK].", min=1)
     json: bool = option(False, "Print a line of JSON for each text.")

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints import loading
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM
+from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.tensors import keep_parts
 from official_bert.inference import exports
 from official_bert.inference.fill_mask import fill_mask, fill_masks, make_predictor, print_candidates
 from official_bert.inference.options import FillMaskOptions
@@ -54,6 +57,23 @@ def test_vocabulary_may_have_equal_lines(tmp_path: pathlib.Path):
     tokenizer = FullTokenizer(write_vocab(tmp_path / "vocab.txt", [*WORDS[:40], "cat", *WORDS[41:]]))
     (candidates,) = fill_mask(load_model()._replace(tokenizer=tokenizer), "the [MASK]", 60)
     assert len({candidate.token for candidate in candidates}) == 60
+
+
+def test_masks_are_filled_without_pooler_and_next_sentence_head(
+    model_dir: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    masked_lm = keep_parts(loading.open_model(model_dir), {ENCODER, MASKED_LM}, "")
+    (tmp_path / "masked_lm").mkdir()
+    FORMATS["hugging_face"].write(masked_lm, str(tmp_path / "masked_lm"))
+    loaded = loading.load_pretraining_model(str(tmp_path / "masked_lm"))
+    assert set(loaded.model.output) == {"masked_lm_logits"}, "the other head's weights would be random"
+    text = "the [MASK] ran ."
+    assert fill_mask(loaded, text) == fill_mask(loading.load_pretraining_model(model_dir), text)
+    assert capsys.readouterr().err == ""
+    for name in ("checksums.json", "tokenizer_config.json", "tokenizer.json"):
+        (tmp_path / "masked_lm" / name).unlink()
+    loading.load_pretraining_model(str(tmp_path / "masked_lm"))
+    assert capsys.readouterr().err.startswith("note: the vocabulary ")
 
 
 @pytest.mark.parametrize(("text", "top_k", "message"), [
