@@ -179,6 +179,14 @@ def _compare(
         num_texts = parity.compare_texts(checkpoint, framework, folder) if compare_tokenizer else 0
     except ModuleNotFoundError:
         return [f"forward pass: not compared with {framework.title}, which is not installed"]
+    except UserError:
+        raise
+    except Exception as error:  # Files that contradict each other raise errors of many types.
+        first_line = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"{framework.title} cannot run the model in {folder} ({type(error).__name__}: {first_line}); correct its "
+            "configuration, such as the number of classes"
+        ) from error
     if not difference <= _TOLERANCE:
         raise UserError(
             f"{framework.title} computes other outputs from {folder} than this model: they differ by up to "

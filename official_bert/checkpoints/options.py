@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from official_bert.errors import UserError
 from official_bert.modeling.config import ACTIVATIONS
 from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils.flags import ValidatedOptions, option
@@ -65,3 +66,10 @@ class ConversionOptions(ValidatedOptions):
         group=CHANGES,
     )
     list_tensors: bool = option(False, "Whether to list every tensor that was loaded or not used.", group=FILES)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.new_token_rows != "append" and self.new_tokens_file is None:
+            raise UserError(f"--new_token_rows={self.new_token_rows} needs --new_tokens_file, the tokens to add")
+        if self.position_init != "tiled" and self.max_position_embeddings is None:
+            raise UserError(f"--position_init={self.position_init} needs --max_position_embeddings")

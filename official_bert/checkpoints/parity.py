@@ -112,9 +112,10 @@ def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) ->
         tokens = tokenizer.tokenize(text)
         if tokenizer.convert_tokens_to_ids(tokens) != theirs:
             names = [tokenizer.inv_vocab.get(index, str(index)) for index in theirs]
+            advice = "; pass --do_lower_case or --nodo_lower_case, because the files do not state the casing"
             raise UserError(
                 f"{framework.title} splits the text {text!r} into {' '.join(names)} with the tokenizer in {folder}, "
-                f"but this model splits it into {' '.join(tokens)}"
+                f"but this model splits it into {' '.join(tokens)}{'' if checkpoint.states_casing else advice}"
             )
     return len(texts)
 

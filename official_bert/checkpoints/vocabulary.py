@@ -167,8 +167,8 @@ def check_vocabulary(vocab: str, config: BertConfig, path: str) -> tuple[str, ..
     check_special_tokens({token: index for index, token in enumerate(tokens)}, path)
     if len(tokens) > config.vocab_size:
         raise UserError(
-            f"{path} has {len(tokens)} tokens, but the configuration has vocab_size {config.vocab_size}; they must "
-            "belong together"
+            f"{path} has {len(tokens)} tokens, but the configuration has vocab_size {config.vocab_size}; "
+            + ("pass the model's own vocabulary" if tokens[-1] else "remove the blank lines at the end of the file")
         )
     if len(tokens) == config.vocab_size:
         return ()

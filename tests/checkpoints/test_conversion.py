@@ -77,14 +77,49 @@ def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_conf
     assert "another library computes other outputs" in samples.conversion_refusal(*paths, to_format="hugging_face")
     compute.return_value = {"pooled_output": outputs + 1e-5}
     ids += [WORDS.index("the"), 999]
-    assert "into the 999" in samples.conversion_refusal(*paths, to_format="hugging_face")
+    refused = samples.conversion_refusal(*paths, to_format="hugging_face")
+    assert "into the 999" in refused
+    advice = "; pass --do_lower_case or --nodo_lower_case"
+    assert advice not in refused
+    for name in ("tokenizer_config.json", "checksums.json"):
+        (paths[0] / name).unlink()
+    assert advice in samples.conversion_refusal(*paths, to_format="hugging_face")
     assert not paths[1].exists()
     ids.clear()
     lines = samples.convert(*paths, to_format="hugging_face")
     assert "tokenizer: 4 fixed texts get the ids of another library" in lines
+    compute.side_effect = RuntimeError("the shapes differ\nsee above")
+    refused = samples.conversion_refusal(paths[1], tmp_path / "again")
+    assert f"another library cannot run the model in {paths[1]} (RuntimeError: the shapes differ); correct" in refused
     compute.side_effect = ModuleNotFoundError("another_library")
     lines = samples.convert(paths[0], tmp_path / "again", to_format="hugging_face")
     assert any("not compared with another library" in line for line in lines)
+
+
+def test_a_vocabulary_that_is_too_long_is_refused_with_advice(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = tf1.write(samples.sample(tiny_config), str(tmp_path / "google"))
+    for extra, advice in (("\n", "remove the blank lines at the end"), ("more\n", "pass the model's own vocabulary")):
+        (tmp_path / "vocab.txt").write_text(checkpoint.require_vocab() + extra)
+        refused = samples.conversion_refusal(
+            tmp_path / "google", tmp_path / "out", vocab_file=str(tmp_path / "vocab.txt")
+        )
+        assert re.search(f"vocab.txt has 79 tokens, but the configuration has vocab_size 78; {advice}", refused)
+
+
+def test_flags_without_the_flag_that_they_modify_are_rejected(tmp_path: pathlib.Path):
+    for flag, value, needed in (
+        ("new_token_rows", "unused", "new_tokens_file"),
+        ("position_init", "interpolated", "max_position_embeddings"),
+    ):
+        refused = samples.conversion_refusal(tmp_path, tmp_path / "out", **{flag: value})
+        assert f"--{flag}={value} needs --{needed}" in refused
+
+
+def test_a_regression_with_several_outputs_is_refused_as_a_finetuned_model(tiny_config: BertConfig, tmp_path):
+    checkpoint = samples.sample(tiny_config, frozenset({ENCODER, POOLER, samples.HEADS["sequence"]}), classes=3)
+    FORMATS["hugging_face"].write(dataclasses.replace(checkpoint, kind="regression"), str(tmp_path / "hf"))
+    refused = samples.conversion_refusal(tmp_path / "hf", tmp_path / "out")
+    assert "a regression with 3 outputs; only one output is supported" in refused
 
 
 def count_tensors(folder: pathlib.Path, **given) -> tuple[int, dict[str, int]]:

@@ -296,12 +296,14 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel | None:
         The model with its task, or None if the model has no task.
 
     Raises:
-        UserError: If a weight that the head needs is missing.
+        UserError: If a weight that the head needs is missing, or a regression has several outputs.
     """
     heads = [part for part in checkpoint.parts if part not in (ENCODER, POOLER)]
     if len(heads) != 1 or heads[0] not in TASK_HEADS or checkpoint.vocab is None:
         return None
     head, kind = heads[0], get_head_kind(checkpoint, heads[0])
+    if kind == names.REGRESSION and (count := len(checkpoint.weights["sequence_classifier/bias"])) != 1:
+        raise UserError(f"the checkpoint is a regression with {count} outputs; only one output is supported")
     needs_labels = "labels" in SPECS[kind].required_settings
     if needs_labels and checkpoint.labels is None:
         return None

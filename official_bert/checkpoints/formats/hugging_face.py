@@ -100,7 +100,9 @@ def _check_tied(source: TensorFile) -> None:
             a, b = source.read(copy), source.read(original)
             if a.shape != b.shape or a.tobytes() != b.tobytes():
                 raise UserError(
-                    f"{copy} in {source.path} differs from {original}; only models that share it can be read"
+                    f"{copy} in {source.path} differs from {original}; only models that share it can be read. To read "
+                    "its encoder, remove the masked-LM head with transformers: "
+                    "AutoModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
                 )
 
 

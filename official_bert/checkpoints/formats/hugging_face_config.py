@@ -91,17 +91,19 @@ def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str,
         folder: The folder, for error messages.
 
     Raises:
-        UserError: If id2label does not have exactly one name for each class.
+        UserError: If id2label does not have exactly one name for each class, or two classes have the same name.
     """
     labels = values.get("id2label")
-    if not isinstance(labels, dict) or labels == _numbered(make_placeholder_labels(classes)):
+    if labels is None or labels == _numbered(make_placeholder_labels(classes)):
         return None
-    if sorted(labels) != sorted(map(str, range(classes))):
+    has_keys = isinstance(labels, dict) and sorted(labels) == sorted(map(str, range(classes)))
+    names = tuple(str(labels[str(number)]) for number in range(classes)) if has_keys else ()
+    if len(set(names)) < classes:
         raise UserError(
-            f"{folder}/{CONFIG_FILE}: the keys of id2label are {', '.join(sorted(labels))}; expected 0 to "
-            f"{classes - 1}, since the classifier has {classes} classes"
+            f"{folder}/{CONFIG_FILE} has id2label {json.dumps(labels, ensure_ascii=False)[:200]}; expected a different "
+            f"name for each of the keys 0 to {classes - 1}, since the classifier has {classes} classes"
         )
-    return tuple(str(labels[str(number)]) for number in range(classes))
+    return names
 
 
 def _numbered(labels: Iterable[str]) -> dict[str, str]:

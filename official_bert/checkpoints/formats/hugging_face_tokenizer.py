@@ -90,6 +90,10 @@ def read_tokenizer(
             notes = (f"{error}: --vocab_file replaces it with BERT's rules",)
     more = _read_json_if_exists(settings_file)
     _check_accents(settings, more, tokenizer_file, settings_file)
+    lower, used = settings.get("do_lower_case"), more.get("do_lower_case")
+    if None not in (lower, used) and lower != used:
+        first, second = json.dumps(used), json.dumps(lower)
+        notes += (f"{settings_file} has do_lower_case {first}, {tokenizer_file} lowercase {second}: {first} is used",)
     settings |= _read_json_if_exists(os.path.join(folder, _SPECIAL_TOKENS_FILE)) | more
     added_ids = _read_json_if_exists(os.path.join(folder, _ADDED_TOKENS_FILE))
     added, problems = _list_added_tokens(settings, added_ids, folder)
@@ -189,7 +193,9 @@ def _append_added_tokens(vocab: str, added: _AddedIds, vocab_size: int, problems
     vocab = vocab.removesuffix("\n") + "\n" if added else vocab
     for token, index in sorted(added.items(), key=lambda each: vocab_size if each[1] is None else each[1]):
         expected = ids.get(token.content, count)
-        if index not in (None, expected):
+        if index is not None and index >= vocab_size:
+            problems.append(f"added token {token.content!r} with id {index}, which needs a vocab_size of {index + 1}")
+        elif index not in (None, expected):
             problems.append(f"added token {token.content!r} with id {index} in place of {expected}")
         elif token.content not in ids and (index is not None or count < vocab_size):
             vocab += f"{token.content}\n"

@@ -68,7 +68,7 @@ def test_an_untied_output_layer_is_rejected_and_a_copy_is_accepted(written: Load
     samples.assert_equal(written, open_model(str(tmp_path)))
     tensors["cls.predictions.decoder.weight"][3, 2] += 1
     save_file(tensors, path)
-    assert re.search(f"decoder.weight in .*{words}", samples.read_refusal(tmp_path))
+    assert re.search(f"decoder.weight in .*{words}.*save_pretrained", samples.read_refusal(tmp_path))
 
 
 WIDE_CLASSIFIER = {"classifier.weight": (5, 16), "classifier.bias": (5,)}  # reads more than the encoder's output
@@ -91,6 +91,16 @@ def test_activations_are_translated():
     for theirs, ours in kinds.items():
         assert hugging_face_config.read_config({**base, "hidden_act": theirs}, "x").hidden_act == ours
     assert hugging_face_config.read_config(base, "x").hidden_act == "gelu_exact"
+
+
+def test_names_of_classes_have_one_different_name_for_each_class():
+    named = {"id2label": {"1": "yes", "0": "no"}}
+    assert hugging_face_config.read_labels(named, 2, "x") == ("no", "yes")
+    assert hugging_face_config.read_labels({}, 2, "x") is None
+    assert hugging_face_config.read_labels({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, 2, "x") is None
+    for wrong in (["no", "yes"], {"0": "no"}, {"0": "no", "2": "yes"}, {"0": "no", "1": "no"}):
+        refused = refusal(hugging_face_config.read_labels, {"id2label": wrong}, 2, "x")
+        assert f"x/config.json has id2label {json.dumps(wrong)}; expected a different name" in refused
 
 
 def test_models_other_than_bert_are_rejected():
@@ -215,6 +225,10 @@ def test_what_files_say_of_accents_is_read_and_compared(tiny_config: BertConfig,
         assert f"{flag} contradicts {settings}" in refusal(casing, **given)
     samples.change_json(settings, strip_accents=None)
     assert_refused(f"{tokenizer} has strip_accents false.*{settings} null", casing)
+    settings.write_text('{"do_lower_case": false, "strip_accents": false}')
+    found = open_model(str(tmp_path))
+    assert not found.casing.do_lower_case, "as in transformers"
+    assert f"{settings} has do_lower_case false, {tokenizer} lowercase true: false is used" in found.notes
     settings.write_text('{"do_lower_case": true}')
     assert casing() == ACCENTED
     tokenizer.unlink()

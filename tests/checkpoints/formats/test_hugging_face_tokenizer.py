@@ -69,8 +69,8 @@ def test_another_class_of_tokenizers_is_named(tiny_config: BertConfig, tmp_path:
 
 @pytest.mark.parametrize(("name", "values", "fragment"), [
     (SETTINGS, {"added_tokens_decoder": {"7": TOKEN}}, "'[E1]' with id 7 in place of 78"),
-    (ADDED, {"[E1]": 79}, "'[E1]' with id 79 in place of 78"),
-    (ADDED, {"[E1]": 78}, "has 79 tokens, but the configuration has vocab_size 78"),
+    (ADDED, {"[E1]": 77}, "'[E1]' with id 77 in place of 78"),
+    (ADDED, {"[E1]": 78}, "added token '[E1]' with id 78, which needs a vocab_size of 79"),
     (ADDED, {"[E1]": "x"}, "are damaged: ValueError"),
     (SETTINGS, {"added_tokens_decoder": [3]}, "are damaged: AttributeError"),
 ])  # fmt: skip
