@@ -13,7 +13,7 @@ import official_bert
 from official_bert.commands import FEATURES, PREDICT
 from official_bert.export import proof
 from official_bert.export.options import ONNX, SAVED_MODEL
-from official_bert.inference import exports, loading, replays
+from official_bert.inference import backends, exports, replays
 from official_bert.kinds import names
 from official_bert.modeling.fast.verification import run_functions_eagerly
 from tests.conftest import slow_after
@@ -70,7 +70,7 @@ def list_texts(kind: str) -> list[Row]:
 
 
 def run_export(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
-    return exports.to_rows(loading.load(path).run(exports.to_columns(TEXTS_FOR[kind])))
+    return exports.to_rows(backends.load_predictor(path).run(exports.to_columns(TEXTS_FOR[kind])))
 
 
 def run_predict(kind: str, path: str, folder: pathlib.Path) -> list[Row]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports, loading
+from official_bert.inference import backends, exports
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.predictor import Predictor
 from official_bert.inference.shards import ALL_ROWS, Shard
@@ -99,7 +99,7 @@ class Prediction:
         """
         if not exports.is_onnx(self.folder):
             import_tensorflow()
-        return loading.load(self.folder, threads=1, num_workers=len(os.sched_getaffinity(0)), verify=verify)
+        return backends.load_predictor(self.folder, threads=1, num_workers=len(os.sched_getaffinity(0)), verify=verify)
 
     def output_files(self, path: str) -> list[str]:
         """Returns the paths of the files that `write` writes."""

@@ -7,7 +7,7 @@ import urllib.request
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports, loading, replays
+from official_bert.inference import backends, exports, replays
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
 from official_bert.utils.progress import Progress
 
@@ -43,7 +43,7 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
     if is_server:
         alone, together = _query_server(folder_or_url, replay), replays.Answers()
     elif exports.is_onnx(folder):
-        alone, together = replays.ask(loading.load(folder).run, replay.rows())
+        alone, together = replays.ask(backends.load_predictor(folder).run, replay.rows())
     else:
         from official_bert.export import plain_answers
 

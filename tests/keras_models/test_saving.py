@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import official_bert
-from official_bert.inference import loading
+from official_bert.inference import backends
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.optimizers import BertAdamW
@@ -151,7 +151,7 @@ def test_exports_apply_min_confidence_in_every_format(formats, tmp_path):
     path = make.write_rows(tmp_path / "dev.jsonl", [{"text": text, "label": "good"} for text in TEXTS])
     model.export(str(out), formats, eval_file=path)
     for folder in ["1"] if formats == "onnx" else ["onnx/1", "saved_model/1"]:
-        answers = loading.load(str(out / folder)).run({"text": x})
+        answers = backends.load_predictor(str(out / folder)).run({"text": x})
         np.testing.assert_allclose(answers["probabilities"], model.predict(TEXTS), rtol=1e-4)
         assert answers["label"].tolist() == [""] * 3
     if "litert" in formats:
@@ -161,7 +161,7 @@ def test_exports_apply_min_confidence_in_every_format(formats, tmp_path):
 def test_an_exported_masked_lm_fills_masks_as_the_model_does(tmp_path):
     model, texts = build("masked_lm"), ["the [MASK] sat", "[MASK] dog ran [MASK]"]
     model.export(str(tmp_path / "out"))
-    answers = loading.load(str(tmp_path / "out" / "1")).run({"text": np.array(texts, object)})
+    answers = backends.load_predictor(str(tmp_path / "out" / "1")).run({"text": np.array(texts, object)})
     for row, masks in enumerate(model.fill(texts)):
         for mask, candidates in enumerate(masks):
             assert answers["tokens"][row, mask].tolist() == [each.token for each in candidates]

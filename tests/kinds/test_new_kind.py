@@ -16,7 +16,7 @@ import sys
 import keras
 import numpy as np
 import official_bert
-from official_bert.inference import loading
+from official_bert.inference import backends
 from official_bert.kinds.all_kinds import create_spec
 
 config = official_bert.BertConfig(len(sys.argv[1].splitlines()), 8, 1, 2, 16, max_position_embeddings=16)
@@ -31,7 +31,7 @@ assert create_spec(spec) == model.spec
 model.save("model.keras")
 np.testing.assert_array_equal(keras.saving.load_model("model.keras").predict(texts), predictions)
 model.export("export")
-answers = loading.load("export/1").run({"text": np.array(texts, object)})
+answers = backends.load_predictor("export/1").run({"text": np.array(texts, object)})
 np.testing.assert_allclose(answers["probabilities"], predictions, atol=1e-6)
 """
 

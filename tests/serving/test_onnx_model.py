@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from official_bert.export.options import ONNX, SAVED_MODEL
-from official_bert.inference import exports, loading
+from official_bert.inference import backends, exports
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds.names import DEFAULT_SIGNATURE, MULTIPLE_CHOICE, TAGGING
 from official_bert.serving import batching
@@ -68,7 +68,7 @@ def test_neither_the_server_nor_predict_imports_tensorflow_or_keras(tagger: path
 
 @pytest.mark.slow
 def test_an_onnx_model_has_the_signature_of_a_saved_model(export_kind):
-    onnx, tensorflow = (loading.load(export_kind(MULTIPLE_CHOICE, name)) for name in (ONNX, SAVED_MODEL))
+    onnx, tensorflow = (backends.load_predictor(export_kind(MULTIPLE_CHOICE, name)) for name in (ONNX, SAVED_MODEL))
     assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each uses all cores
     for model in (onnx, tensorflow):
         model.warm_up()
@@ -113,7 +113,7 @@ def test_a_damaged_new_version_does_not_replace_the_old_one(tagger: pathlib.Path
 
 
 def test_a_runtime_with_wrong_batch_answers_is_rejected(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    model = loading.load(str(tagger / "1"))
+    model = backends.load_predictor(str(tagger / "1"))
     model.warm_up()
     run = OnnxPredictor.run
 
@@ -133,12 +133,12 @@ def test_missing_packages_are_named_and_telemetry_is_disabled_unless_the_user_ch
         monkeypatch.setenv("ORT_DISABLE_TELEMETRY", before)
     # The variable has an effect only if it is set before the import.
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert_refused(r"onnxruntime is not installed; .* '.*\[serve-onnx\]'", loading.load, str(tagger / "1"))
+    assert_refused(r"onnxruntime is not installed; .* '.*\[serve-onnx\]'", backends.load_predictor, str(tagger / "1"))
     assert os.environ["ORT_DISABLE_TELEMETRY"] == after
     (tmp_path / exports.GRAPH_FILE).touch()
     monkeypatch.delitem(sys.modules, "official_bert.inference.saved_model", raising=False)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    assert_refused(r"\[serve\]'; or export the model with --format=onnx", loading.load, str(tmp_path))
+    assert_refused(r"\[serve\]'; or export the model with --format=onnx", backends.load_predictor, str(tmp_path))
 
 
 def test_short_texts_of_several_requests_are_computed_in_one_call(tagger: pathlib.Path, monkeypatch):

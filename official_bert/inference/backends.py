@@ -6,7 +6,7 @@ from official_bert.inference.predictor import Predictor
 from official_bert.utils import extras
 
 
-def load(folder: str, threads: int | None = None, num_workers: int = 1, verify: bool = True) -> Predictor:
+def load_predictor(folder: str, threads: int | None = None, num_workers: int = 1, verify: bool = True) -> Predictor:
     """Loads one version of an export as a Predictor. TensorFlow is imported only if it is a SavedModel.
 
     Args:
