@@ -31,7 +31,7 @@ from official_bert.utils import files
 _EXPORT_FILE = os.path.join("assets.extra", "official_bert.json")  # in each version of an export
 
 
-class Loaded(NamedTuple):
+class ModelAndTokenizer(NamedTuple):
     """A Keras model with its configuration and tokenizer."""
 
     model: keras.Model
@@ -101,7 +101,7 @@ def load(
     do_lower_case: bool | None = None,
     dtype: Any = "float32",
     strip_accents: bool | None = None,
-) -> Loaded:
+) -> ModelAndTokenizer:
     """Loads a trained encoder with its configuration and tokenizer from a checkpoint of any format.
 
     Within a distribution strategy's scope the encoder is built for that strategy.
@@ -128,7 +128,7 @@ def load(
     tokenizer = loaded.tokenizer
     for note in loaded.notes:
         print(f"note: {note}", flush=True)
-    return Loaded(build_loaded_encoder(loaded, dtype), loaded.config, tokenizer)
+    return ModelAndTokenizer(build_loaded_encoder(loaded, dtype), loaded.config, tokenizer)
 
 
 def build_loaded_encoder(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
@@ -152,7 +152,7 @@ def build_loaded_encoder(loaded: LoadedModel, dtype: Any = "float32") -> keras.M
     return encoder
 
 
-def load_pretraining_model(folder: str) -> Loaded:
+def load_pretraining_model(folder: str) -> ModelAndTokenizer:
     """Loads a model with its pre-training heads (masked LM and next sentence), its configuration and tokenizer.
 
     Args:
@@ -176,4 +176,4 @@ def load_pretraining_model(folder: str) -> Loaded:
     if not set(loaded.parts) >= PRETRAINING:  # The output of the missing head would be random.
         model = keras.Model(model.input, {"masked_lm_logits": model.output["masked_lm_logits"]}, name=model.name)
     assign_weights(model, loaded.weights)
-    return Loaded(model, loaded.config, tokenizer)
+    return ModelAndTokenizer(model, loaded.config, tokenizer)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
 from official_bert.export.graph_models import TOP_K
 from official_bert.export.options import ExportOptions
@@ -111,7 +111,7 @@ def _make_predictor(source: Source) -> KerasPredictor:
         def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
             return {"masked_lm_logits": source.model(inputs, training=training)}
 
-        loaded = Loaded(pretraining_model, source.config, source.tokenizer)
+        loaded = ModelAndTokenizer(pretraining_model, source.config, source.tokenizer)
         return fill_mask.make_predictor(loaded, min(TOP_K, len(source.tokenizer.vocab)))
     model = create_kind_model(source.spec).answering_model(source.model)
     max_seq_length = source.task_spec["max_seq_length"]

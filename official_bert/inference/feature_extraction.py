@@ -8,7 +8,7 @@ from typing import Any
 
 from official_bert.checkpoints import loading
 from official_bert.checkpoints.formats import finetuned
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, feature_files
 from official_bert.inference.features import FeatureExtractor
@@ -74,12 +74,12 @@ def _write_features(options: FeatureOptions, shard: Shard) -> str:
     )
 
 
-def load(options: FeatureOptions) -> Loaded:
+def load(options: FeatureOptions) -> ModelAndTokenizer:
     """Loads the encoder of --init with its tokenizer."""
     return loading.load(options.init, options.vocab_file, options.do_lower_case, strip_accents=options.strip_accents)
 
 
-def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
+def make_extractor(options: FeatureOptions, loaded: ModelAndTokenizer) -> FeatureExtractor:
     """Creates a FeatureExtractor with the layers, pooling and other settings in the options."""
     return FeatureExtractor(
         loaded,

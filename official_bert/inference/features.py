@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_bert.checkpoints.loading import Loaded, assign_weights
+from official_bert.checkpoints.loading import ModelAndTokenizer, assign_weights
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.keras_model import KerasPredictor, compute_outputs
@@ -88,7 +88,7 @@ class FeatureExtractor:
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: ModelAndTokenizer,
         layers: Sequence[int] = (-1, -2, -3, -4),
         pooling: str = NONE,
         *,
@@ -236,7 +236,7 @@ class _FeatureSpec(KindSpec):
         return TextFeatures(text.text, values, tokens, starts, ends, text.is_truncated)
 
 
-def _compile_encoder(loaded: Loaded, layers: Sequence[int]) -> tf.types.experimental.PolymorphicFunction:
+def _compile_encoder(loaded: ModelAndTokenizer, layers: Sequence[int]) -> tf.types.experimental.PolymorphicFunction:
     """Returns a TensorFlow function that computes the selected layers of an encoder.
 
     It maps a dict of input_ids, input_mask and segment_ids, int32 [B, S], to float32 [B, S, L, H].

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import loading
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.keras_model import KerasPredictor, compute_outputs
@@ -37,7 +37,7 @@ class Candidate:
     probability: float
 
 
-def fill_mask(loaded: Loaded, text: str, top_k: int = 5) -> list[list[Candidate]]:
+def fill_mask(loaded: ModelAndTokenizer, text: str, top_k: int = 5) -> list[list[Candidate]]:
     """Returns the most probable tokens for each [MASK] in a text: for each [MASK] a list of candidates, best first.
 
     Args:
@@ -51,7 +51,7 @@ def fill_mask(loaded: Loaded, text: str, top_k: int = 5) -> list[list[Candidate]
     return fill_masks(loaded, [text], top_k)[0]
 
 
-def fill_masks(loaded: Loaded, texts: Iterable[str], top_k: int = 5) -> list[list[list[Candidate]]]:
+def fill_masks(loaded: ModelAndTokenizer, texts: Iterable[str], top_k: int = 5) -> list[list[list[Candidate]]]:
     """Returns the most probable tokens for each [MASK] in several texts (see `fill_mask`), computed in batches."""
     predictor, waiting, filled = make_predictor(loaded, top_k), iter(texts), list[list[list[Candidate]]]()
     while some := list(itertools.islice(waiting, _TEXTS_AT_A_TIME)):
@@ -61,7 +61,7 @@ def fill_masks(loaded: Loaded, texts: Iterable[str], top_k: int = 5) -> list[lis
     return filled
 
 
-def make_predictor(loaded: Loaded, top_k: int) -> KerasPredictor:
+def make_predictor(loaded: ModelAndTokenizer, top_k: int) -> KerasPredictor:
     """Returns a predictor that maps texts to the top_k tokens of each [MASK], [B, P, top_k], and their probabilities.
 
     Raises:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
 from official_bert.inference import exports, feature_extraction, feature_files
 from official_bert.inference.batch_prediction import Locate, Prediction
@@ -115,7 +115,7 @@ class _Extraction:
 Computation = Prediction | _Extraction
 
 
-def _digest(loaded: Loaded) -> str:
+def _digest(loaded: ModelAndTokenizer) -> str:
     """Returns a SHA-256 of the configuration, vocabulary, casing and weights of an encoder, on which vectors depend."""
     settings = loaded.tokenizer.casing.settings
     described = [dataclasses.asdict(loaded.config), loaded.tokenizer.vocab, settings]

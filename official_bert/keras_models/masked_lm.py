@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.errors import UserError
 from official_bert.inference import fill_mask
@@ -170,5 +170,5 @@ class MaskedLM(FittingModel):
         def forward(features: dict[str, Any], training: bool) -> dict[str, Any]:
             return {_LOGITS: self(features, training=training)}
 
-        loaded = Loaded(forward, self.bert_config, self._tokenizer)
+        loaded = ModelAndTokenizer(forward, self.bert_config, self._tokenizer)
         return fill_mask.fill_masks(loaded, input_adapters.to_texts(x), top_k)

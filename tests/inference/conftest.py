@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from official_bert.checkpoints import loading
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.inference import batch_prediction, feature_extraction, features
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import FeatureOptions
@@ -42,10 +42,10 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def tiny_encoder(tiny_config: BertConfig, vocab_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads a tiny encoder from any folder. It is compiled once, since that takes longer than everything else."""
-    loaded = Loaded(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
+    loaded = ModelAndTokenizer(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
     make, made = feature_extraction.make_extractor, list[FeatureExtractor]()
 
-    def make_once(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
+    def make_once(options: FeatureOptions, loaded: ModelAndTokenizer) -> FeatureExtractor:
         if not made:
             made.append(make(options, loaded))
         return made[0]

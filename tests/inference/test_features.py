@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 import official_bert
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.commands import FEATURES
 from official_bert.inference import feature_extraction, feature_files
 from official_bert.inference import features as features_module
@@ -25,8 +25,8 @@ from official_bert.utils import tables
 from tests import make, stored_texts
 from tests.make import refusal, write_text
 
-CONFIG = make.tiny_config()
-LOADED = functools.cache(lambda: Loaded(build_encoder(CONFIG, seed=0), CONFIG, FullTokenizer.from_vocab(make.VOCAB)))
+CONFIG, TOKENIZER = make.tiny_config(), FullTokenizer.from_vocab(make.VOCAB)
+LOADED = functools.cache(lambda: ModelAndTokenizer(build_encoder(CONFIG, seed=0), CONFIG, TOKENIZER))
 TEXTS = ("the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40)
 
 
@@ -60,7 +60,7 @@ def build_every_layer() -> keras.Model:
 
 def compute_layers(tokens: list[str], num_first: int = 99) -> list[np.ndarray]:
     """Returns the outputs of all blocks for one text or pair, without batching."""
-    ids = np.array([LOADED().tokenizer.convert_tokens_to_ids(tokens)])
+    ids = np.array([TOKENIZER.convert_tokens_to_ids(tokens)])
     segments = (np.arange(len(tokens)) >= num_first)[None].astype(int)
     inputs = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
     return [np.asarray(layer[0]) for layer in build_every_layer()(inputs)["encoder_outputs"]]
@@ -140,7 +140,7 @@ def test_lists_of_words_are_read_from_their_column(tmp_path: pathlib.Path):
 
 def test_layer_0_is_the_output_of_the_embeddings():
     (features,) = FeatureExtractor(LOADED(), [0, -1], max_seq_length=32).extract(["the cat"])
-    ids = LOADED().tokenizer.convert_tokens_to_ids(features.tokens)
+    ids = TOKENIZER.convert_tokens_to_ids(features.tokens)
     weights = make.list_weights(LOADED().model)
     words, positions, types = (weights[f"{name}_embeddings/embeddings"] for name in ("word", "position", "token_type"))
     summed = words[ids] + positions[: len(ids)] + types[0]
@@ -152,7 +152,7 @@ def test_default_length_is_limited_by_the_models_positions(monkeypatch: pytest.M
     monkeypatch.setattr(features_module, "_compile_encoder", lambda loaded, layers: None)
     for positions, expected in ((32, 32), (200, 128)):
         config = make.tiny_config(max_position_embeddings=positions)
-        loaded = Loaded(LOADED().model, config, LOADED().tokenizer)
+        loaded = ModelAndTokenizer(LOADED().model, config, TOKENIZER)
         assert FeatureExtractor(loaded, [1]).max_seq_length == expected
 
 

@@ -10,7 +10,7 @@ import pytest
 from official_bert.checkpoints import loading
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM
 from official_bert.checkpoints.formats.all_formats import FORMATS
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.checkpoints.tensors import keep_parts
 from official_bert.inference import exports
 from official_bert.inference.fill_mask import fill_mask, fill_masks, make_predictor, print_candidates
@@ -23,12 +23,12 @@ from tests.make import VOCAB, refusal, run_python, tiny_config, write_run, write
 
 
 @functools.cache
-def load_model() -> Loaded:
+def load_model() -> ModelAndTokenizer:
     """Returns a model that answers mostly "cat" and "dog" to every input."""
     model = build_pretraining_model(tiny_config(), seed=0)
     bias = next(variable for variable in model.variables if variable.path == "masked_lm_output/bias")
     bias.assign([{"cat": 5.0, "dog": 4.0}.get(word, 0.0) for word in WORDS])
-    return Loaded(model, tiny_config(), FullTokenizer.from_vocab(VOCAB))
+    return ModelAndTokenizer(model, tiny_config(), FullTokenizer.from_vocab(VOCAB))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints.conversion import convert
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.inference.fill_mask import fill_mask
@@ -53,7 +53,7 @@ def test_left_to_right_is_stored_in_the_configuration(make_options, vocab_file, 
     config = read_initial_model(str(folder)).config
     assert config.causal_attention
     assert_refused("bert_config.json", pretrain, make_options(**changes))
-    assert_refused(r"cannot fill in \[MASK\]", fill_mask, Loaded(None, config, None), "[MASK]")
+    assert_refused(r"cannot fill in \[MASK\]", fill_mask, ModelAndTokenizer(None, config, None), "[MASK]")
     conversion = ConversionOptions(from_=str(folder), to=str(tmp_path / "out"), to_format="tf1")
     assert_refused("is not a masked LM, .* choose --to_format=official_bert", convert, conversion)
     assert not (tmp_path / "out").exists()
