@@ -66,8 +66,8 @@ class Inventory:
     left_behind: Mapping[str, list[str]]
 
 
-class ModelSource(NamedTuple):
-    """The path or name that a model was read from, and the format of its files."""
+class CheckpointSource(NamedTuple):
+    """The path or name that a checkpoint was read from, and the format of its files."""
 
     name: str = "the model"  # the path or name that the user gave
     path: str = ""  # the local path
@@ -75,8 +75,8 @@ class ModelSource(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LoadedModel:
-    """A model in memory. The reader of each format returns one, and the writer of each format takes one.
+class Checkpoint:
+    """A checkpoint in memory. The reader of each format returns one, and the writer of each format takes one.
 
     Attributes:
         config: The model's configuration.
@@ -108,7 +108,7 @@ class LoadedModel:
     task: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     inventory: Inventory | None = None
-    source: ModelSource = ModelSource()
+    source: CheckpointSource = CheckpointSource()
 
     @functools.cached_property
     def tokenizer(self) -> FastTokenizer:

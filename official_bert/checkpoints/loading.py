@@ -13,9 +13,9 @@ from official_bert.checkpoints.checkpoint import (
     MASKED_LM,
     POOLER,
     PRETRAINING,
-    LoadedModel,
+    Checkpoint,
+    CheckpointSource,
     LoadOverrides,
-    ModelSource,
 )
 from official_bert.checkpoints.formats import hugging_face_files, keras_hub
 from official_bert.checkpoints.formats.all_formats import FORMATS
@@ -39,7 +39,7 @@ class ModelAndTokenizer(NamedTuple):
     tokenizer: FastTokenizer
 
 
-def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> LoadedModel:
+def open_checkpoint(path_or_name: str, overrides: LoadOverrides | None = None) -> Checkpoint:
     """Reads a checkpoint of any format into memory.
 
     Args:
@@ -60,7 +60,7 @@ def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> Loa
     if overrides.optimizer and not found.holds_optimizer:
         raise UserError(f"{found.title} checkpoints contain no optimizer state; remove --optimizer")
     return dataclasses.replace(
-        found.read(candidate, overrides), source=ModelSource(str(path_or_name), path, found.name)
+        found.read(candidate, overrides), source=CheckpointSource(str(path_or_name), path, found.name)
     )
 
 
@@ -122,33 +122,35 @@ def load(
     Raises:
         UserError: If a file or tensor is missing, unexpected or damaged, or files contradict each other.
     """
-    loaded = open_model(
+    checkpoint = open_checkpoint(
         path, LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
     )
-    tokenizer = loaded.tokenizer
-    for note in loaded.notes:
+    tokenizer = checkpoint.tokenizer
+    for note in checkpoint.notes:
         print(f"note: {note}", flush=True)
-    return ModelAndTokenizer(build_loaded_encoder(loaded, dtype), loaded.config, tokenizer)
+    return ModelAndTokenizer(load_encoder(checkpoint, dtype), checkpoint.config, tokenizer)
 
 
-def build_loaded_encoder(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
-    """Builds the Keras encoder of a loaded model and assigns its weights.
+def load_encoder(checkpoint: Checkpoint, dtype: Any = "float32") -> keras.Model:
+    """Builds the Keras encoder of a checkpoint and assigns its weights.
 
     The encoder has no pooled_output if the checkpoint has no pooler.
 
     Raises:
-        UserError: If the model is fine-tuned and its head does not read the output of the encoder's last block.
+        UserError: If the checkpoint is a fine-tuned model whose head does not read the output of the encoder's last
+            block.
     """
-    encoder = build_encoder(loaded.config, dtype=dtype)
-    if POOLER not in loaded.parts:  # its output would be random
+    encoder = build_encoder(checkpoint.config, dtype=dtype)
+    if POOLER not in checkpoint.parts:  # its output would be random
         encoder = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]}, name="encoder")
-    absent = next((variable.path for variable in encoder.variables if variable.path not in loaded.weights), None)
-    if absent and loaded.task:
+    absent = next((variable.path for variable in encoder.variables if variable.path not in checkpoint.weights), None)
+    if absent and checkpoint.task:
         raise UserError(
-            f"{loaded.source.name} has no {absent}, since its head, {loaded.task.get('head')}, does not read the last "
-            "block, so this part of its encoder was not trained. Pass the checkpoint that fine-tuning started from."
+            f"{checkpoint.source.name} has no {absent}, since its head, {checkpoint.task.get('head')}, does not read "
+            "the last block, so this part of its encoder was not trained. Pass the checkpoint that fine-tuning started "
+            "from."
         )
-    assign_weights(encoder, loaded.weights)
+    assign_weights(encoder, checkpoint.weights)
     return encoder
 
 
@@ -166,14 +168,14 @@ def load_pretraining_model(folder: str) -> ModelAndTokenizer:
     Raises:
         UserError: If a file or the masked-LM head is missing, or files contradict each other.
     """
-    loaded = open_model(folder)
-    tokenizer = loaded.tokenizer
-    for note in loaded.notes:
+    checkpoint = open_checkpoint(folder)
+    tokenizer = checkpoint.tokenizer
+    for note in checkpoint.notes:
         print(f"note: {note}", file=sys.stderr, flush=True)  # The output may be JSON.
-    if MASKED_LM not in loaded.parts:
+    if MASKED_LM not in checkpoint.parts:
         raise UserError(f"{folder} has no {MASKED_LM}. Pass a pre-trained model, in any format.")
-    model = build_pretraining_model(loaded.config)
-    if not set(loaded.parts) >= PRETRAINING:  # The output of the missing head would be random.
+    model = build_pretraining_model(checkpoint.config)
+    if not set(checkpoint.parts) >= PRETRAINING:  # The output of the missing head would be random.
         model = keras.Model(model.input, {"masked_lm_logits": model.output["masked_lm_logits"]}, name=model.name)
-    assign_weights(model, loaded.weights)
-    return ModelAndTokenizer(model, loaded.config, tokenizer)
+    assign_weights(model, checkpoint.weights)
+    return ModelAndTokenizer(model, checkpoint.config, tokenizer)

@@ -10,10 +10,10 @@ from official_bert.checkpoints.checkpoint import (
     ENCODER,
     POOLER,
     Array,
-    LoadedModel,
+    Checkpoint,
     LoadOverrides,
 )
-from official_bert.checkpoints.loading import assign_weights, open_model
+from official_bert.checkpoints.loading import assign_weights, open_checkpoint
 from official_bert.checkpoints.tensors import get_part_shapes
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
@@ -27,11 +27,12 @@ from official_bert.utils.counting import pluralize
 NO_POOLER = "the checkpoint has no pooler; its weights are random"
 
 
-def read_initial_model(source: str | BertConfig, overrides: LoadOverrides | None = None) -> LoadedModel:
+def read_initial_model(source: str | BertConfig, overrides: LoadOverrides | None = None) -> Checkpoint:
     """Returns the model that fine-tuning starts from. It always has a vocabulary, but may have no weights.
 
     Args:
-        source: A path or name for `open_model`. For random weights, a BertConfig or the path of a bert_config.json.
+        source: A path or name for `open_checkpoint`. For random weights, a BertConfig or the path of a
+            bert_config.json.
         overrides: The user's vocabulary, casing and configuration, for a source without them.
 
     Raises:
@@ -45,14 +46,14 @@ def read_initial_model(source: str | BertConfig, overrides: LoadOverrides | None
             raise UserError(f"{where} contains no vocabulary; pass --vocab_file")
         untrained = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
         return untrained.add_notes("the weights are random")
-    loaded = open_model(source, overrides)
-    loaded.require_vocab()
-    if loaded.task is None and POOLER not in loaded.parts:
-        return loaded.add_notes(NO_POOLER)
-    return loaded
+    checkpoint = open_checkpoint(source, overrides)
+    checkpoint.require_vocab()
+    if checkpoint.task is None and POOLER not in checkpoint.parts:
+        return checkpoint.add_notes(NO_POOLER)
+    return checkpoint
 
 
-def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> str:
+def describe_initial_model(initial: Checkpoint, path: str, has_head: bool) -> str:
     """Returns a line that tells the user what was loaded.
 
     Args:
@@ -68,7 +69,7 @@ def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> s
     )
 
 
-def list_origin_notes(initial: LoadedModel, has_head: bool) -> tuple[str, ...]:
+def list_origin_notes(initial: Checkpoint, has_head: bool) -> tuple[str, ...]:
     """Returns a note if the initial model is fine-tuned, but only its encoder is used.
 
     Args:
@@ -80,7 +81,7 @@ def list_origin_notes(initial: LoadedModel, has_head: bool) -> tuple[str, ...]:
     return (f"the encoder comes from a model fine-tuned on {initial.task['task']}",)
 
 
-def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.Model:
+def build_initial_encoder(initial: Checkpoint, seed: int, dtype: Any) -> keras.Model:
     """Builds the encoder of a loaded model. Weights that the model lacks are random.
 
     Under a distribution strategy, call it within the strategy's scope.
@@ -90,7 +91,7 @@ def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.
     return encoder
 
 
-def select_head_weights(initial: LoadedModel, spec: KindSpec) -> dict[str, Array] | None:
+def select_head_weights(initial: Checkpoint, spec: KindSpec) -> dict[str, Array] | None:
     """Returns a fine-tuned model's weights of encoder and head, by variable path, if the task can use its head.
 
     Returns None if the task needs a new head. If the model has the same classes in another order, its weights are
@@ -114,7 +115,7 @@ def _has_same_head(task: Mapping[str, Any], spec: KindSpec) -> bool:
 
 
 def select_checkpoint_weights(
-    initial: LoadedModel, spec: KindSpec, paths: Collection[str]
+    initial: Checkpoint, spec: KindSpec, paths: Collection[str]
 ) -> tuple[Mapping[str, Array], str | None]:
     """Selects the weights that training starts from, for an initial model that was not fine-tuned with the same head.
 
