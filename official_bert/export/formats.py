@@ -10,7 +10,7 @@ import os
 
 from official_bert.export import litert, onnx_export, saved_model
 from official_bert.export.options import LITERT, ONNX, SAVED_MODEL, ExportOptions
-from official_bert.export.source import Source, read_source
+from official_bert.export.source import ExportSource, read_source
 from official_bert.inference import exports
 from official_bert.utils import files
 
@@ -23,7 +23,7 @@ def export(options: ExportOptions) -> dict[str, str]:
     return write(read_source(options.model_dir, options.encoder, options.max_seq_length), options)
 
 
-def write(source: Source, options: ExportOptions) -> dict[str, str]:
+def write(source: ExportSource, options: ExportOptions) -> dict[str, str]:
     """Exports a model in one or more formats.
 
     Args:

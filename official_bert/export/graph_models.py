@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.export.source import Source
+from official_bert.export.source import ExportSource
 from official_bert.kinds.graph_inputs import Rows
 from official_bert.kinds.graph_model import GraphModel, TextGraph
 from official_bert.kinds.names import ENCODER, FILL_MASK
@@ -63,7 +63,7 @@ def choose_candidates(logits: Any, counts: Any, vocab: dict[str, int], top_k: in
 _GRAPHS: dict[str, type[GraphModel]] = {ENCODER: EncoderGraph, FILL_MASK: FillMaskGraph}
 
 
-def build_graph_model(source: Source) -> GraphModel:
+def build_graph_model(source: ExportSource) -> GraphModel:
     """Builds the TensorFlow functions of a model. The `Graph` of a fine-tuned model is in kinds/<kind>/graph.py."""
     kind = source.kind
     graph = _GRAPHS.get(kind) or importlib.import_module(f"official_bert.kinds.{kind}.graph").Graph

@@ -18,7 +18,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.export import proof
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, ExportOptions
-from official_bert.export.source import Source
+from official_bert.export.source import ExportSource
 from official_bert.inference import exports, replays
 from official_bert.inference.keras_model import KerasPredictor, compute_outputs
 from official_bert.kinds.features import Features, Outputs
@@ -33,7 +33,7 @@ _INPUTS, _LOGITS = ("input_ids", "input_mask", "segment_ids"), "logits"
 Run = Callable[[dict[str, npt.NDArray[Any]]], dict[str, npt.NDArray[Any]]]
 
 
-def check(source: Source, options: ExportOptions) -> None:
+def check(source: ExportSource, options: ExportOptions) -> None:
     """Checks that the model can be converted to LiteRT, and that there are examples to score it on.
 
     Raises:
@@ -52,7 +52,7 @@ def check(source: Source, options: ExportOptions) -> None:
         raise UserError(f"--format={LITERT} is scored on labelled examples; pass --eval_file")
 
 
-def write(source: Source, folder: str, options: ExportOptions) -> None:
+def write(source: ExportSource, folder: str, options: ExportOptions) -> None:
     """Converts a model to LiteRT, checks it, and writes it with a report to a folder.
 
     Raises:
@@ -82,7 +82,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
-def _make_predictor(source: Source, run: Run) -> KerasPredictor:
+def _make_predictor(source: ExportSource, run: Run) -> KerasPredictor:
     """Returns a predictor that runs the converted LiteRT model on one text at a time. `run` calls that model."""
     assert source.spec
     max_seq_length = source.task_spec["max_seq_length"]
@@ -97,7 +97,7 @@ def _make_predictor(source: Source, run: Run) -> KerasPredictor:
     return KerasPredictor(source.spec, source.tokenizer, max_seq_length, compute)
 
 
-def convert(source: Source, quantized: bool) -> bytes:
+def convert(source: ExportSource, quantized: bool) -> bytes:
     """Converts a model to LiteRT and returns the content of the file.
 
     Its inputs are input_ids, input_mask and segment_ids, and its output is named logits.

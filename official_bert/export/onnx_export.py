@@ -11,7 +11,7 @@ from official_bert.errors import UserError
 from official_bert.export import proof
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, ONNX, ExportOptions
 from official_bert.export.saved_model import write_checksums, write_metadata
-from official_bert.export.source import Source
+from official_bert.export.source import ExportSource
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.utils import extras
@@ -20,7 +20,7 @@ from official_bert.utils import extras
 _INT8_TOLERANCE = 0.1
 
 
-def check(source: Source, options: ExportOptions) -> None:
+def check(source: ExportSource, options: ExportOptions) -> None:
     """Checks that the model can be exported to ONNX, and that there are examples to score it on if it is quantized.
 
     Raises:
@@ -39,7 +39,7 @@ def check(source: Source, options: ExportOptions) -> None:
         raise UserError(f"--quantization={options.quantization} is scored on labelled examples; pass --eval_file")
 
 
-def write(source: Source, folder: str, options: ExportOptions) -> None:
+def write(source: ExportSource, folder: str, options: ExportOptions) -> None:
     """Writes the folder of one version of an ONNX export.
 
     Raises:

@@ -14,7 +14,7 @@ from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
 from official_bert.export.graph_models import TOP_K
 from official_bert.export.options import ExportOptions
-from official_bert.export.source import Source
+from official_bert.export.source import ExportSource
 from official_bert.inference import exports, fill_mask
 from official_bert.inference.keras_model import KerasPredictor, KerasRunner
 from official_bert.inference.replays import Replay
@@ -38,7 +38,7 @@ _SCORING_BATCH_SIZE = 32
 Answers = tuple[dict[str, list[Any]], list[float]]
 
 
-def record_answers(source: Source, eval_file: str | None = None) -> Replay:
+def record_answers(source: ExportSource, eval_file: str | None = None) -> Replay:
     """Returns synthetic texts, and some texts of an evaluation file, with the model's answers to them.
 
     Args:
@@ -69,7 +69,7 @@ def record_answers(source: Source, eval_file: str | None = None) -> Replay:
     return Replay(texts, answers, discrete_outputs, margins, _FLOAT32_TOLERANCE if is_exact else _COARSE_TOLERANCE)
 
 
-def synthetic_texts(source: Source) -> dict[str, list[Any]]:
+def synthetic_texts(source: ExportSource) -> dict[str, list[Any]]:
     """Returns texts for each text input of the model, by name of the input. They are the same in every call."""
     synthetic, max_seq_length = SyntheticTexts(source.tokenizer), int(source.task_spec["max_seq_length"])
     if source.spec is not None:
@@ -90,7 +90,7 @@ def _write_masked_texts(synthetic: SyntheticTexts, tokenizer: FullTokenizer, roo
     return [text for text in texts if len(tokenizer.tokenize(text, special_tokens=True)) <= room]
 
 
-def _encode(texts: Sequence[str], source: Source) -> Answers:
+def _encode(texts: Sequence[str], source: ExportSource) -> Answers:
     examples = [TextExample(str(number), text) for number, text in enumerate(texts)]
     max_seq_length = int(source.task_spec["max_seq_length"])
     features = text_spec.featurize(examples, source.tokenizer, max_seq_length)
@@ -105,7 +105,7 @@ def _encode(texts: Sequence[str], source: Source) -> Answers:
     return answers, [math.inf] * len(examples)
 
 
-def _make_predictor(source: Source) -> KerasPredictor:
+def _make_predictor(source: ExportSource) -> KerasPredictor:
     if source.spec is None:
 
         def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequen
 
 
 def compare_scores(
-    source: Source, options: ExportOptions, compute_outputs: Callable[[Features], Outputs], format_name: str
+    source: ExportSource, options: ExportOptions, compute_outputs: Callable[[Features], Outputs], format_name: str
 ) -> dict[str, Any]:
     """Scores a model and its converted form on the evaluation file, and prints both scores.
 

@@ -16,13 +16,13 @@ from official_bert.errors import UserError
 from official_bert.export import operations, plain_answers, proof, warmup
 from official_bert.export.graph_models import build_graph_model
 from official_bert.export.options import ExportOptions
-from official_bert.export.source import Source
+from official_bert.export.source import ExportSource
 from official_bert.inference import exports
 from official_bert.utils import files
 from official_bert.utils.tensorflow_import import show_warnings_only
 
 
-def write(source: Source, folder: str, options: ExportOptions) -> None:
+def write(source: ExportSource, folder: str, options: ExportOptions) -> None:
     """Writes the folder of one version of a SavedModel export.
 
     Raises:
@@ -58,7 +58,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
 
 
 def write_metadata(folder: str, metadata: dict[str, Any]) -> None:
-    """Writes the metadata of an export (see Source.metadata) into its folder."""
+    """Writes the metadata of an export (see ExportSource.metadata) into its folder."""
     text = json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
     files.write_text(os.path.join(folder, exports.METADATA_FILE), text)
 

@@ -28,7 +28,7 @@ _MIN_LENGTH = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class ExportSource:
     """A trained model to export, and what describes it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Source:
             files.write_text(os.path.join(folder, exports.TOKENIZER_FILE), tokenizer)
 
 
-def read_source(folder: str, encoder: bool = False, max_seq_length: int | None = None) -> Source:
+def read_source(folder: str, encoder: bool = False, max_seq_length: int | None = None) -> ExportSource:
     """Reads a fine-tuned model, a masked LM or an encoder, to be exported.
 
     Args:
@@ -119,4 +119,4 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
             f"max_seq_length is {task['max_seq_length']}; expected {_MIN_LENGTH} to {config.max_position_embeddings}, "
             "the model's maximum"
         )
-    return Source(model, config, tokenizer, checkpoint.require_vocab(), kind, task)
+    return ExportSource(model, config, tokenizer, checkpoint.require_vocab(), kind, task)

@@ -19,7 +19,7 @@ from official_bert.checkpoints.loading import assign_weights
 from official_bert.errors import UserError
 from official_bert.export import formats
 from official_bert.export.options import FLOAT32, SAVED_MODEL, ExportOptions
-from official_bert.export.source import Source
+from official_bert.export.source import ExportSource
 from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.keras_models import data_errors, pretrained, saving
@@ -438,7 +438,7 @@ class TextModel(keras.Model):
         )
         if options.format != [SAVED_MODEL]:
             self._check_not_quantized()
-        source = Source(self, self.bert_config, self._tokenizer, self.vocab, self.spec.kind, self._task_spec())
+        source = ExportSource(self, self.bert_config, self._tokenizer, self.vocab, self.spec.kind, self._task_spec())
         formats.write(source, options)
 
     # Answers.

@@ -14,7 +14,7 @@ import pytest
 from official_bert.checkpoints.formats import finetuned
 from official_bert.export import formats, proof
 from official_bert.export.options import SAVED_MODEL, ExportOptions
-from official_bert.export.source import Source
+from official_bert.export.source import ExportSource
 from official_bert.inference import exports
 from official_bert.inference.exports import Columns
 from official_bert.inference.keras_model import KerasRunner
@@ -142,14 +142,14 @@ def relative_error(model: keras.Model, kind: str, run: Callable[[dict[str, Any]]
 
 def make_source(
     kind: str, config: BertConfig = CONFIG, vocab: str = VOCAB, casing: Casing = UNCASED, **changes: Any
-) -> Source:
+) -> ExportSource:
     """Returns the shared model of a kind as an export reads it."""
     task_spec = make_task_spec(kind, **changes)
     model = build_model(kind, config, HeadInput.from_dict(task_spec))
-    return Source(model, config, FastTokenizer.from_vocab(vocab, **casing._asdict()), vocab, kind, task_spec)
+    return ExportSource(model, config, FastTokenizer.from_vocab(vocab, **casing._asdict()), vocab, kind, task_spec)
 
 
-def answer_in_python(source: Source, texts: Mapping[str, Sequence[Any]]) -> Columns:
+def answer_in_python(source: ExportSource, texts: Mapping[str, Sequence[Any]]) -> Columns:
     """Returns the answers of the Keras model, tokenized and decoded in Python, by output."""
     if source.kind != names.ENCODER:
         with pytest.MonkeyPatch.context() as patch, run_functions_eagerly():
@@ -197,13 +197,12 @@ def save_kind(folder: pathlib.Path, kind: str) -> str:
 
 
 def export(model: Any, export_dir: Any, format_name: str = SAVED_MODEL, **flags: Any) -> str:
-    """Exports a Source, or the model in a folder, in one format and returns the export's folder."""
-    options = ExportOptions(
-        "a model" if isinstance(model, Source) else str(model), str(export_dir), [format_name], **flags
-    )
+    """Exports an ExportSource, or the model in a folder, in one format and returns the export's folder."""
+    is_source = isinstance(model, ExportSource)
+    options = ExportOptions("a model" if is_source else str(model), str(export_dir), [format_name], **flags)
     with pytest.MonkeyPatch.context() as patch, run_functions_eagerly():
         patch.setattr(proof, "KerasRunner", share_runner)
-        return (formats.write(model, options) if isinstance(model, Source) else formats.export(options))[format_name]
+        return (formats.write(model, options) if is_source else formats.export(options))[format_name]
 
 
 def write_examples(folder: pathlib.Path, kind: str) -> str:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_bert.export import operations
 from official_bert.export.proof import record_answers, synthetic_texts
-from official_bert.export.source import Source
+from official_bert.export.source import ExportSource
 from official_bert.inference import exports as layout
 from official_bert.inference import replays
 from official_bert.inference.replays import Replay
@@ -35,7 +35,7 @@ TOKENIZER = FullTokenizer.from_vocab(VOCAB)
 
 def make_texts(kind: str, **changes: Any) -> dict[str, list[Any]]:
     """Returns the synthetic texts for a model of a kind. This needs no weights."""
-    return synthetic_texts(Source(keras.Model(), CONFIG, TOKENIZER, "", kind, make_task_spec(kind, **changes)))
+    return synthetic_texts(ExportSource(keras.Model(), CONFIG, TOKENIZER, "", kind, make_task_spec(kind, **changes)))
 
 
 def lengths(texts: list[str]) -> list[int]:
