@@ -55,7 +55,7 @@ def read_checkpoint(folder: pathlib.Path, _: BadRows) -> object:
     found = open_checkpoint(str(folder), LoadOverrides(optimizer=has_slots))
     assert_fits(found)
     tensors = {name: value.tobytes() for name, value in {**found.weights, **found.slots}.items()}
-    return tensors, found.config, found.vocab, found.casing, found.labels, found.task, found.step if has_slots else None
+    return tensors, found.config, found.vocab, found.casing, found.labels, found.task_spec, has_slots and found.step
 
 
 def write_without_checksums(folder: pathlib.Path) -> None:
@@ -170,7 +170,7 @@ FORMATS = {
     "vocabulary": file_format("vocab.txt", "\n".join(WORDS) + "\n", read_vocabulary),
     "config": file_format("bert_config.json", json.dumps(_CONFIG), lambda path, _: BertConfig.from_json_file(path)),
     "task": file_format(
-        "task.json", json.dumps(_TASK), lambda path, _: finetuned.read_task(path[: -len("/task.json")])
+        "task.json", json.dumps(_TASK), lambda path, _: finetuned.read_task_spec(path[: -len("/task.json")])
     ),
     "run": file_format("run.json", json.dumps({"options": {"seed": 1}}), lambda path, _: read_run_file(path)),
 }

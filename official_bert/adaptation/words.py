@@ -67,7 +67,7 @@ def read_checkpoint(options: Options) -> tuple[Checkpoint, list[str]]:
     lines = [first, *(f"note: {note}" for note in checkpoint.notes)]
     if new:
         lines.append(f"it has no {', no '.join(new)}: new weights are used")
-    return dataclasses.replace(checkpoint, labels=None, kind=None, task=None, notes=()), lines
+    return dataclasses.replace(checkpoint, labels=None, kind=None, task_spec=None, notes=()), lines
 
 
 def make_initial_model(options: Options, checkpoint: Checkpoint, new_words: list[str], work: str) -> None:

@@ -90,7 +90,7 @@ class Checkpoint:
         labels: The classes' names in the order of the logits, or None if unknown.
         kind: What a sequence classifier was trained for (classification, multi_label or regression), or None if
             unknown.
-        task: The contents of task.json if this library fine-tuned the model. Otherwise None.
+        task_spec: The contents of task.json if this library fine-tuned the model. Otherwise None.
         notes: Messages for the user, for example about assumptions that were made while reading the model.
         inventory: The tensors in the file that the model was read from, or None if the model was not read from a file.
         source: Where the model was read from.
@@ -105,7 +105,7 @@ class Checkpoint:
     step: int | None = None
     labels: tuple[str, ...] | None = None
     kind: str | None = None
-    task: Mapping[str, Any] | None = None
+    task_spec: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     inventory: Inventory | None = None
     source: CheckpointSource = CheckpointSource()

@@ -58,8 +58,8 @@ def convert(options: ConversionOptions) -> list[str]:
         if written.kind and again.kind != written.kind:
             kind = written.kind.replace("_", " ")
             lines.append(f"note: the {target_format.title} format cannot store that the classifier is for {kind}")
-        if written.task and not again.task:
-            settings = finetuned.format_settings(written.task)
+        if written.task_spec and not again.task_spec:
+            settings = finetuned.format_settings(written.task_spec)
             lines.append(f"note: the {target_format.title} format cannot store the settings of the task: {settings}")
         source_folder = CheckpointPath(source.source.path).folder
         has_own_tokenizer = (options.vocab_file, options.do_lower_case, options.strip_accents) == (None, None, None)

@@ -144,11 +144,10 @@ def load_encoder(checkpoint: Checkpoint, dtype: Any = "float32") -> keras.Model:
     if POOLER not in checkpoint.parts:  # its output would be random
         encoder = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]}, name="encoder")
     absent = next((variable.path for variable in encoder.variables if variable.path not in checkpoint.weights), None)
-    if absent and checkpoint.task:
+    if absent and checkpoint.task_spec:
         raise UserError(
-            f"{checkpoint.source.name} has no {absent}, since its head, {checkpoint.task.get('head')}, does not read "
-            "the last block, so this part of its encoder was not trained. Pass the checkpoint that fine-tuning started "
-            "from."
+            f"{checkpoint.source.name} has no {absent}: its head, {checkpoint.task_spec.get('head')}, does not read "
+            "the last block, which was therefore not trained. Pass the checkpoint that fine-tuning started from."
         )
     assign_weights(encoder, checkpoint.weights)
     return encoder

@@ -95,16 +95,16 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
     """
     checkpoint = open_checkpoint(folder)
     tokenizer = checkpoint.tokenizer
-    if checkpoint.task is None and not encoder:
-        checkpoint = finetuned.add_task(checkpoint) or checkpoint
+    if checkpoint.task_spec is None and not encoder:
+        checkpoint = finetuned.add_task_spec(checkpoint) or checkpoint
     for note in checkpoint.notes:
         print(f"note: {note}", flush=True)
     config = checkpoint.config
-    task = dict(checkpoint.task or {"max_seq_length": config.max_position_embeddings})
-    if checkpoint.task is not None and not encoder:
-        model, kind = finetuned.build_model(checkpoint), task["kind"]
+    task_spec = dict(checkpoint.task_spec or {"max_seq_length": config.max_position_embeddings})
+    if checkpoint.task_spec is not None and not encoder:
+        model, kind = finetuned.build_model(checkpoint), task_spec["kind"]
     else:
-        task = {"task": None, "labels": None, "max_seq_length": task["max_seq_length"]}
+        task_spec = {"task": None, "labels": None, "max_seq_length": task_spec["max_seq_length"]}
         if encoder or MASKED_LM not in checkpoint.parts or not config.predicts_masked_tokens:
             model, kind = load_encoder(checkpoint), ENCODER
         else:
@@ -113,10 +113,10 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
             kind = FILL_MASK
             assign_weights(model, checkpoint.weights)
     if max_seq_length is not None:
-        task["max_seq_length"] = max_seq_length
-    if not _MIN_LENGTH <= task["max_seq_length"] <= config.max_position_embeddings:
+        task_spec["max_seq_length"] = max_seq_length
+    if not _MIN_LENGTH <= task_spec["max_seq_length"] <= config.max_position_embeddings:
         raise UserError(
-            f"max_seq_length is {task['max_seq_length']}; expected {_MIN_LENGTH} to {config.max_position_embeddings}, "
-            "the model's maximum"
+            f"max_seq_length is {task_spec['max_seq_length']}; expected {_MIN_LENGTH} to "
+            f"{config.max_position_embeddings}, the model's maximum"
         )
-    return ExportSource(model, config, tokenizer, checkpoint.require_vocab(), kind, task)
+    return ExportSource(model, config, tokenizer, checkpoint.require_vocab(), kind, task_spec)

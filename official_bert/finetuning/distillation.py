@@ -82,7 +82,7 @@ def prepare_distillation(
     teacher = open_checkpoint(folder)
     with strategy.scope():
         model = finetuned.build_model(teacher)
-    teacher_spec, expected = teacher.task or {}, task.task_spec(0)
+    teacher_spec, expected = teacher.task_spec or {}, task.task_spec(0)
     for key in ("kind", "labels"):
         if teacher_spec[key] != expected[key]:
             raise UserError(f"the teacher in {folder} has {key} {teacher_spec[key]}; the task needs {expected[key]}")

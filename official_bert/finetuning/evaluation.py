@@ -53,7 +53,7 @@ def evaluate_and_predict(
         UserError: If the model was trained on another task.
     """
     task = data.task
-    task_spec = finetuned.read_task(folder) or {}
+    task_spec = finetuned.read_task_spec(folder) or {}
     _check_task(task_spec, task.task_spec(data.max_seq_length), folder, task.name)
     trained = create_spec(task_spec)
     names = set(DECISIONS) & task_spec.keys() - options.task_options.list_given(options.given_flags)
@@ -93,7 +93,7 @@ def evaluate_and_predict(
     if is_chief and (options.makes_decisions or decisions != before):
         print(_describe_decisions(task.spec, decisions))
         if folder == options.output_dir:
-            finetuned.replace_task(folder, task_spec | decisions)
+            finetuned.replace_task_spec(folder, task_spec | decisions)
             print("existing exports do not include them; export the model again")
         else:
             print(f"note: the model in --init keeps its own; to store these in it, pass --output_dir={folder}")

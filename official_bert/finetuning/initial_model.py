@@ -48,7 +48,7 @@ def read_initial_model(source: str | BertConfig, overrides: LoadOverrides | None
         return untrained.add_notes("the weights are random")
     checkpoint = open_checkpoint(source, overrides)
     checkpoint.require_vocab()
-    if checkpoint.task is None and POOLER not in checkpoint.parts:
+    if checkpoint.task_spec is None and POOLER not in checkpoint.parts:
         return checkpoint.add_notes(NO_POOLER)
     return checkpoint
 
@@ -76,9 +76,9 @@ def list_origin_notes(initial: Checkpoint, has_head: bool) -> tuple[str, ...]:
         initial: The initial model.
         has_head: Whether its head is used, too.
     """
-    if initial.task is None or has_head:
+    if initial.task_spec is None or has_head:
         return ()
-    return (f"the encoder comes from a model fine-tuned on {initial.task['task']}",)
+    return (f"the encoder comes from a model fine-tuned on {initial.task_spec['task']}",)
 
 
 def build_initial_encoder(initial: Checkpoint, seed: int, dtype: Any) -> keras.Model:
@@ -101,17 +101,17 @@ def select_head_weights(initial: Checkpoint, spec: KindSpec) -> dict[str, Array]
         initial: The initial model.
         spec: The kind of task to train, with its labels and settings.
     """
-    if initial.task is None or not _has_same_head(initial.task, spec):
+    if (task_spec := initial.task_spec) is None or not _has_same_head(task_spec, spec):
         return None
-    return _reorder_classes(initial.weights, initial.task["labels"], spec.labels) if spec.labels else initial.weights
+    return _reorder_classes(initial.weights, task_spec["labels"], spec.labels) if spec.labels else initial.weights
 
 
-def _has_same_head(task: Mapping[str, Any], spec: KindSpec) -> bool:
+def _has_same_head(task_spec: Mapping[str, Any], spec: KindSpec) -> bool:
     """Returns whether a task.json describes the same kind, classes (in any order), number of choices and head input."""
-    own = spec.task_spec(None, task["max_seq_length"])
-    same_labels = sorted(task["labels"] or ()) == sorted(own["labels"] or ())
-    same_input = HeadInput.from_dict(task) == spec.head_input
-    return same_labels and same_input and all(task[name] == own[name] for name in ("kind", "num_choices"))
+    own = spec.task_spec(None, task_spec["max_seq_length"])
+    same_labels = sorted(task_spec["labels"] or ()) == sorted(own["labels"] or ())
+    same_input = HeadInput.from_dict(task_spec) == spec.head_input
+    return same_labels and same_input and all(task_spec[name] == own[name] for name in ("kind", "num_choices"))
 
 
 def select_checkpoint_weights(
@@ -131,7 +131,7 @@ def select_checkpoint_weights(
         The weights by variable path, and a note about the classifier or None.
     """
     weights, own = initial.weights, initial.labels
-    if initial.task is not None:
+    if initial.task_spec is not None:
         encoder = {name for part in (ENCODER, POOLER) for name in get_part_shapes(part, initial.config)}
         return {name: value for name, value in weights.items() if name in encoder}, None
     bias = next((name for name in CLASSIFIER_BIASES if name in weights and name in paths), None)

@@ -53,12 +53,12 @@ def run(options: Options, bert_config_file: str | None = None) -> Scores:
 
 
 def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: str | None) -> Scores:
-    task_spec = None if options.do_train else finetuned.read_task(options.output_dir)
+    task_spec = None if options.do_train else finetuned.read_task_spec(options.output_dir)
     init = options.output_dir if task_spec else options.init
     if init is None:
         here = "" if options.do_train else f"; {options.output_dir} contains no fine-tuned model either"
         raise UserError(f"--init is missing; pass a checkpoint, a fine-tuned model or a bert_config.json{here}")
-    if not options.do_train and (task_spec := task_spec or finetuned.read_task(init)):
+    if not options.do_train and (task_spec := task_spec or finetuned.read_task_spec(init)):
         options = _restore_settings(options, task_spec, init)
     task = make_run_task(options)
     _check_splits(options, task)
@@ -84,7 +84,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
     predictions = train(options, data, initial_model, strategy) if options.do_train else {}
     scores: Scores = {}
     if options.do_eval or options.do_predict:
-        folder = next((each for each in (options.output_dir, init) if finetuned.read_task(each)), None)
+        folder = next((each for each in (options.output_dir, init) if finetuned.read_task_spec(each)), None)
         if folder is None:
             raise UserError(
                 f"neither {options.output_dir} nor --init contains a fine-tuned model; pass --do_train to train one"
@@ -117,7 +117,7 @@ def make_run_task(options: Options) -> Task:
         UserError: If the task has no score named --metric_for_best_model, or an option is invalid.
     """
     folders = [options.teacher] if options.teacher else [] if options.do_train else [options.output_dir, options.init]
-    task_spec = next((found for each in folders if each is not None and (found := finetuned.read_task(each))), None)
+    task_spec = next(filter(None, (finetuned.read_task_spec(each) for each in folders if each is not None)), None)
     task_options, labels = options.task_options, None
     if task_spec is not None:
         labels = task_spec["labels"]

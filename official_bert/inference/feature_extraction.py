@@ -48,7 +48,7 @@ def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
 
 def _write_features(options: FeatureOptions, shard: Shard) -> str:
     extractor = make_extractor(options, load(options))
-    trained = read_task(options.init)
+    trained = read_task_spec(options.init)
     texts: Iterable[str | list[str]] = read_texts(
         options.input_file, trained, is_split_into_words=options.is_split_into_words
     )
@@ -104,27 +104,27 @@ def complete_options(options: FeatureOptions) -> FeatureOptions:
     options = dataclasses.replace(options, output_format=format)
     if options.pooling != TRAINED:
         return options
-    spec = read_task(options.init)
-    if "pooling" not in spec:
+    task_spec = read_task_spec(options.init)
+    if "pooling" not in task_spec:
         raise UserError(
             f"--pooling={TRAINED} requires a model of finetune --task=embeddings; {options.init} is not "
             "one. Pass mean, max or cls."
         )
-    if spec["pooling"] == POOLED:
+    if task_spec["pooling"] == POOLED:
         raise UserError(
             f"--pooling={TRAINED} does not support {options.init}, whose vectors are the pooled output. Use export "
             "and predict."
         )
-    layers = [str(layer) for layer in spec["layers"]]
+    layers = [str(layer) for layer in task_spec["layers"]]
     return dataclasses.replace(
-        options, pooling=spec["pooling"], layers=layers, normalize=spec["normalize"],
-        max_seq_length=spec["max_seq_length"],
+        options, pooling=task_spec["pooling"], layers=layers, normalize=task_spec["normalize"],
+        max_seq_length=task_spec["max_seq_length"],
     )  # fmt: skip
 
 
-def read_task(init: str) -> dict[str, Any]:
+def read_task_spec(init: str) -> dict[str, Any]:
     """Returns the contents of task.json of a fine-tuned model, or an empty dict for other checkpoints."""
-    return finetuned.read_task(init) or {}
+    return finetuned.read_task_spec(init) or {}
 
 
 def read_texts(

@@ -76,7 +76,7 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
     loaded = feature_extraction.load(options)
     extractor = feature_extraction.make_extractor(options, loaded)  # Reports wrong options before the first task.
     options = dataclasses.replace(options, max_seq_length=extractor.max_seq_length)
-    trained = feature_extraction.read_task(options.init)
+    trained = feature_extraction.read_task_spec(options.init)
     computation = _Extraction(options, trained, _digest(loaded), extractor.texts_at_a_time)
     return _run(computation, options, num_shards, address)
 

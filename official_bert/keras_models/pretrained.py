@@ -25,11 +25,11 @@ def create_model(model_class: Any, initial: Checkpoint, settings: dict[str, Any]
         initial: The checkpoint. If it is a fine-tuned model of the same kind, its head and settings are used too.
         settings: Constructor arguments that the user passed.
     """
-    task_spec = initial.task if initial.task and initial.task["kind"] in model_class.kinds else None
+    task_spec = initial.task_spec if initial.task_spec and initial.task_spec["kind"] in model_class.kinds else None
     explicit = settings
     if task_spec is not None:
         settings = {"max_seq_length": task_spec["max_seq_length"], **model_class._get_settings(task_spec), **settings}
-    elif initial.task is None:
+    elif initial.task_spec is None:
         kinds = {get_head_kind(initial, part) for part in initial.parts if part in TASK_HEADS}
         labels = {"labels": list(initial.labels)} if initial.labels and kinds & {*model_class.kinds} else {}
         settings = {**model_class._get_settings({"kind": initial.kind, **labels}), **settings}
@@ -40,7 +40,7 @@ def create_model(model_class: Any, initial: Checkpoint, settings: dict[str, Any]
     notes += tuple(f"{name}={settings[name]} is taken from the checkpoint" for name in inherited)
     if weights is not None:
         assign_weights(model, weights)
-        model._take_decisions(initial.task or {}, explicit)
+        model._take_decisions(initial.task_spec or {}, explicit)
         has_head = True
     else:
         paths = {variable.path for variable in model.variables}
@@ -66,7 +66,7 @@ def to_checkpoint(model: Any, path: str, overrides: LoadOverrides) -> Checkpoint
         overrides: The user's vocabulary and casing, if they differ from the file's.
     """
     found = FoundTokenizer(path, {path: model.vocab}, model.casing, path)
-    task: Mapping[str, Any] | None = model._task_spec() if model.kinds else None
+    task_spec: Mapping[str, Any] | None = model._task_spec() if model.kinds else None
     checkpoint = resolve_tokenizer(found, overrides, model.bert_config)
-    checkpoint = dataclasses.replace(checkpoint, weights=model._weights(), task=task)
+    checkpoint = dataclasses.replace(checkpoint, weights=model._weights(), task_spec=task_spec)
     return checkpoint.add_notes(f"using the encoder of a {type(model).__name__}")

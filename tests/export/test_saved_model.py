@@ -45,7 +45,7 @@ def test_export_has_metadata_and_warm_up_requests_and_no_local_paths(exported: p
         "max_seq_length": 20,
         "do_lower_case": True,
         "version_of_official_bert": "0.1.0",
-        "task_spec": finetuned.read_task(save_kind(CLASSIFICATION)),
+        "task_spec": finetuned.read_task_spec(save_kind(CLASSIFICATION)),
         "tensorflow_serving": ["2.17", "2.18", "2.19", "2.20", "2.21"],
     }
     assert (exported / "assets" / "vocab.txt").read_text() == VOCAB

@@ -44,7 +44,7 @@ def test_a_teacher_predicts_with_its_own_window_length(options, monkeypatch: pyt
     task = types.SimpleNamespace(spec=head, name="t", task_spec=lambda length: head.task_spec("t", length))
     tokenizer = FullTokenizer.from_vocab(VOCAB)
     examples = [TextExample("0", "a b c d e f", None, 2), TextExample("1", "a", None, 0)]
-    teacher = types.SimpleNamespace(task=head.task_spec("t", 6), tokenizer=tokenizer)
+    teacher = types.SimpleNamespace(task_spec=head.task_spec("t", 6), tokenizer=tokenizer)
     logits = [np.float32([1, 2, 3]), np.float32([3, 2, 1]), np.float32([0, 5, 0])]  # two windows, and one
 
     class Runner:
@@ -71,7 +71,7 @@ def test_a_teacher_predicts_with_its_own_window_length(options, monkeypatch: pyt
     assert prepare(unlabelled, options=options)[0].targets["labels"].tolist() == [[0, 0, 0, 2, 2, 2]] * 3 + [
         [0, 0, 0, 0, 5, 0]
     ]
-    teacher.task["labels"] = ["b", "a", "c"]
+    teacher.task_spec["labels"] = ["b", "a", "c"]
     assert "has labels" in refusal(prepare, features)
 
 

@@ -79,7 +79,7 @@ def test_a_run_learns_and_writes_its_model_scores_predictions_and_logs(trained):
     assert list(events["train"]["loss"]) == [line["step"] for line in losses]
     assert events["eval"]["dev/accuracy"] == pytest.approx({line["step"]: line["dev/accuracy"] for line in scores})
     assert max(line["dev/accuracy"] for line in scores) == pytest.approx(trained.scores["dev"]["accuracy"])
-    assert (open_checkpoint(str(folder)).task or {})["labels"] == ["bad", "good"]
+    assert (open_checkpoint(str(folder)).task_spec or {})["labels"] == ["bad", "good"]
 
 
 def test_a_run_that_was_killed_ends_with_the_same_weights(trained, tmp_path, capsys):
@@ -207,10 +207,10 @@ def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(co
     pairs = write_text(tmp_path / "pairs.csv", "text,other,label\nthe cat,a dog,good\nthe mat,a sun,bad\n")
     message = refusal(runner.run, change(later, eval_file=pairs, text_pair_column="other"))
     assert "pair is False, expected True" in message
-    task_spec, other = finetuned.read_task(copied.output_dir), str(tmp_path / "other")
+    task_spec, other = finetuned.read_task_spec(copied.output_dir), str(tmp_path / "other")
     runner.run(change(later, min_confidence=0.6, init=copied.output_dir, output_dir=other))
     assert f"pass --output_dir={copied.output_dir}" in capsys.readouterr().out
-    assert finetuned.read_task(copied.output_dir) == task_spec
+    assert finetuned.read_task_spec(copied.output_dir) == task_spec
 
 
 def mark_one_row_with_both_labels(options):
@@ -257,7 +257,7 @@ def test_multi_label_results_contain_the_scores_of_each_label(options, tmp_path)
 def test_temperature_and_thresholds_are_chosen_on_the_evaluation_data_and_stored(copied, trained, tmp_path, capsys):
     decided = change(copied, do_train=False, do_predict=False, calibrate=True, min_confidence=0.6)
     scores = runner.run(decided)
-    spec = open_checkpoint(copied.output_dir).task or {}  # also verifies the checksums
+    spec = open_checkpoint(copied.output_dir).task_spec or {}  # also verifies the checksums
     assert spec["min_confidence"] == 0.6
     assert spec["temperature"] != 1.0
     assert "existing exports do not include them" in capsys.readouterr().out
@@ -276,13 +276,14 @@ def test_temperature_and_thresholds_are_chosen_on_the_evaluation_data_and_stored
     # Evaluating again uses the stored settings. Choosing them again gives the same values.
     for again in (change(decided, calibrate=False, min_confidence=None), decided):
         assert runner.run(again)["dev"] == pytest.approx(scores["dev"])
-        temperature = (finetuned.read_task(copied.output_dir) or {})["temperature"]
+        temperature = (finetuned.read_task_spec(copied.output_dir) or {})["temperature"]
         assert temperature == pytest.approx(spec["temperature"], rel=0.01)
 
 
 def test_constant_predictions_cause_a_warning(copied, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(KerasRunner, "compute_outputs", lambda _, features, size: np.tile([9, 0.0], (len(features), 1)))
-    finetuned.replace_task(copied.output_dir, (finetuned.read_task(copied.output_dir) or {}) | {"temperature": 3.0})
+    task_spec = finetuned.read_task_spec(copied.output_dir) or {}
+    finetuned.replace_task_spec(copied.output_dir, task_spec | {"temperature": 3.0})
     runner.run(change(copied, do_train=False))
     first = (tmp_path / "run" / "predictions_test.tsv").read_text().splitlines()[1].split("\t")
     assert float(first[3]) == pytest.approx(1 / (1 + np.exp(-9 / 3)), abs=1e-3)

@@ -79,7 +79,7 @@ def test_a_fine_tuned_model_is_read_again_and_a_damaged_one_is_named(tmp_path):
     with h5py.File(path) as weights:
         assert "optimizer" not in weights
     again, inputs = open_checkpoint(folder), make_inputs("classification")
-    assert (again.config, again.task) == (CONFIG, DESCRIPTION)
+    assert (again.config, again.task_spec) == (CONFIG, DESCRIPTION)
     assert again.tokenizer.tokenize("The cat") == ["the", "cat"]
     np.testing.assert_array_equal(finetuned.build_model(again)(inputs), model(inputs))
     assert_refused("no task.json", finetuned.build_model, Checkpoint(CONFIG, {}))

@@ -91,7 +91,7 @@ def check_setting(name: str, value: Any) -> None:
 def save(
     folder: str,
     model: keras.Model,
-    task: Mapping[str, Any],
+    task_spec: Mapping[str, Any],
     config: BertConfig,
     vocab: str,
     casing: Casing = UNCASED,
@@ -103,9 +103,9 @@ def save(
     Args:
         folder: Folder to write to.
         model: The fine-tuned Keras model, as `KindModel.build` returns it.
-        task: The contents of task.json: task (its name), kind (a key of kinds.all_kinds.SPECS), pair (whether inputs
-            are pairs), labels (the classes' names in order, or None), num_choices (or None) and max_seq_length; for
-            question_answering also doc_stride, max_query_length, max_answer_length, n_best_size, version_2 and
+        task_spec: The contents of task.json: task (its name), kind (a key of kinds.all_kinds.SPECS), pair (whether
+            inputs are pairs), labels (the classes' names in order, or None), num_choices (or None) and max_seq_length;
+            for question_answering also doc_stride, max_query_length, max_answer_length, n_best_size, version_2 and
             null_score_diff_threshold.
         config: The encoder's configuration.
         vocab: The text of the vocab.txt.
@@ -122,19 +122,19 @@ def save(
             without_optimizer.save_weights(path)
         contents = format_model_files(Checkpoint(config, {}, vocab, casing))
         write_model_files(local, contents)
-        _write_task(local, task)
+        _write_task_spec(local, task_spec)
         checksums.replace_files(local, folder, [WEIGHTS_FILE, *contents, TASK_FILE])
 
 
-def replace_task(folder: str, task: Mapping[str, Any]) -> None:
+def replace_task_spec(folder: str, task_spec: Mapping[str, Any]) -> None:
     """Replaces the task.json in the folder of a fine-tuned model, and updates its checksum."""
     with tempfile.TemporaryDirectory() as local:
-        _write_task(local, task)
+        _write_task_spec(local, task_spec)
         checksums.replace_files(local, folder, [TASK_FILE])
 
 
-def _write_task(folder: str, task: Mapping[str, Any]) -> None:
-    files.write_text(os.path.join(folder, TASK_FILE), json.dumps(task, indent=1, ensure_ascii=False) + "\n")
+def _write_task_spec(folder: str, task_spec: Mapping[str, Any]) -> None:
+    files.write_text(os.path.join(folder, TASK_FILE), json.dumps(task_spec, indent=1, ensure_ascii=False) + "\n")
 
 
 def is_finetuned(folder: str) -> bool:
@@ -148,7 +148,7 @@ def is_finetuned(folder: str) -> bool:
     return has_task and (has_config or not is_preset)
 
 
-def read_task(path_or_name: str) -> dict[str, Any] | None:
+def read_task_spec(path_or_name: str) -> dict[str, Any] | None:
     """Returns the contents of a fine-tuned model's task.json, or None if the checkpoint is not a fine-tuned model.
 
     Raises:
@@ -159,20 +159,20 @@ def read_task(path_or_name: str) -> dict[str, Any] | None:
         return None
     checksums.check_files(folder, only=TASK_FILE)
     path = os.path.join(folder, TASK_FILE)
-    task = files.read_json_object(path)
+    task_spec = files.read_json_object(path)
     try:
-        absent = [key for key in _KEYS if key not in task]
+        absent = [key for key in _KEYS if key not in task_spec]
         if absent:
             raise UserError(f"the file has no value for {', '.join(absent)}")
-        for key in (key for key in _VALUES if key in task):
-            check_setting(key, task[key])
-        HeadInput.from_dict(task)
-        for key in SPECS[task["kind"]].required_settings:
-            if task[key] is None:
-                raise UserError(f"{key} is null, but a model of kind {task['kind']} needs it")
+        for key in (key for key in _VALUES if key in task_spec):
+            check_setting(key, task_spec[key])
+        HeadInput.from_dict(task_spec)
+        for key in SPECS[task_spec["kind"]].required_settings:
+            if task_spec[key] is None:
+                raise UserError(f"{key} is null, but a model of kind {task_spec['kind']} needs it")
     except UserError as error:
         raise UserError(f"{path}: {error}; restore it from a copy") from error
-    return task
+    return task_spec
 
 
 def build_model(checkpoint: Checkpoint, dtype: Any = "float32") -> keras.Model:
@@ -185,25 +185,25 @@ def build_model(checkpoint: Checkpoint, dtype: Any = "float32") -> keras.Model:
     Raises:
         UserError: If `checkpoint` has no task.json, or its weights do not fit the model.
     """
-    if checkpoint.task is None:
+    if checkpoint.task_spec is None:
         raise UserError(f"{checkpoint.source.name} has no {TASK_FILE}; pass the folder of a fine-tuned model")
     encoder = build_encoder(checkpoint.config, dtype=dtype)
-    model: keras.Model = create_kind_model(create_spec(checkpoint.task)).build(encoder)
+    model: keras.Model = create_kind_model(create_spec(checkpoint.task_spec)).build(encoder)
     assign_weights(model, checkpoint.weights)
     return model
 
 
-def _read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> dict[str, Array]:
+def _read_weights(folder: str, config: BertConfig, task_spec: Mapping[str, Any]) -> dict[str, Array]:
     """Returns the weights in the folder of a fine-tuned model, by the paths of the Keras variables.
 
     Raises:
-        UserError: If the weight file is missing or damaged, or does not fit `config` and `task`.
+        UserError: If the weight file is missing or damaged, or does not fit `config` and `task_spec`.
     """
     path = os.path.join(folder, WEIGHTS_FILE)
     if not files.exists(path):
         raise UserError(f"{path} is missing; pass the folder of a fine-tuned model")
     # The file only numbers the layers. The model has their names.
-    model: keras.Model = create_kind_model(create_spec(task)).build(build_encoder(config))
+    model: keras.Model = create_kind_model(create_spec(task_spec)).build(build_encoder(config))
     with tempfile.TemporaryDirectory() as local:
         copy = os.path.join(local, WEIGHTS_FILE)
         files.copy(path, copy)
@@ -240,16 +240,16 @@ def read(folder: str, overrides: LoadOverrides) -> Checkpoint:
         raise UserError(f"{folder} holds a fine-tuned model, which contains no optimizer state; remove --optimizer")
     if overrides.bert_config_file:
         raise UserError(f"--bert_config_file is for checkpoints without a configuration; {folder} has its own")
-    task = read_task(folder)
-    assert task is not None
+    task_spec = read_task_spec(folder)
+    assert task_spec is not None
     described = read_model_files(folder, overrides)  # compares checksums, also of the weights
-    weights = _read_weights(folder, described.config, task)
+    weights = _read_weights(folder, described.config, task_spec)
     return dataclasses.replace(
         described,
         weights=weights,
-        labels=None if task["labels"] is None else tuple(task["labels"]),
-        kind=task["kind"] if "sequence_classifier/bias" in weights else None,
-        task=task,
+        labels=None if task_spec["labels"] is None else tuple(task_spec["labels"]),
+        kind=task_spec["kind"] if "sequence_classifier/bias" in weights else None,
+        task_spec=task_spec,
         inventory=Inventory({path: path for path in weights}, {}),
     )
 
@@ -263,8 +263,8 @@ def check_is_portable(path_or_name: str) -> None:
     Raises:
         UserError: If the model's head has additional layers between the encoder and the output layer.
     """
-    task = read_task(path_or_name)
-    if task is not None and not (head_input := HeadInput.from_dict(task)).is_encoder:
+    task_spec = read_task_spec(path_or_name)
+    if task_spec is not None and not (head_input := HeadInput.from_dict(task_spec)).is_encoder:
         raise UserError(
             f"{path_or_name} was trained with --head={head_input.head}, which checkpoint formats cannot store; use "
             "from_checkpoint of the models that take text, or official-bert export"
@@ -280,13 +280,13 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint | None:
     Raises:
         UserError: If the checkpoint lacks a weight that the head needs.
     """
-    model = add_task(checkpoint)
-    if model is not None and model.task is not None:
-        save(folder, build_model(model), model.task, model.config, model.require_vocab(), model.casing)
+    model = add_task_spec(checkpoint)
+    if model is not None and model.task_spec is not None:
+        save(folder, build_model(model), model.task_spec, model.config, model.require_vocab(), model.casing)
     return model
 
 
-def add_task(checkpoint: Checkpoint) -> Checkpoint | None:
+def add_task_spec(checkpoint: Checkpoint) -> Checkpoint | None:
     """Adds the contents of a task.json to a model, and notes about values that had to be assumed.
 
     Args:
@@ -294,7 +294,7 @@ def add_task(checkpoint: Checkpoint) -> Checkpoint | None:
             their names.
 
     Returns:
-        The model with its task, or None if the model has no task.
+        The model with its task_spec, or None if the model has no task.
 
     Raises:
         UserError: If a weight that the head needs is missing, or a regression has several outputs.
@@ -315,12 +315,12 @@ def add_task(checkpoint: Checkpoint) -> Checkpoint | None:
             f"the checkpoint has a {head} but no {POOLER}, whose output the head reads; pass a checkpoint with both"
         )
     labels = list(checkpoint.labels or ()) if needs_labels else None
-    if checkpoint.task is not None:
-        return dataclasses.replace(checkpoint, task={**checkpoint.task, "labels": labels})
+    if checkpoint.task_spec is not None:
+        return dataclasses.replace(checkpoint, task_spec={**checkpoint.task_spec, "labels": labels})
     length = min(SPECS[kind].default_max_seq_length, checkpoint.config.max_position_embeddings)
-    task = create_spec({"kind": kind, "labels": labels}).task_spec(_CONVERTED, length)
-    note = f"the checkpoint does not state the settings of its task; assumed: {format_settings(task)}"
-    return dataclasses.replace(checkpoint, task=task).add_notes(note)
+    task_spec = create_spec({"kind": kind, "labels": labels}).task_spec(_CONVERTED, length)
+    note = f"the checkpoint does not state the settings of its task; assumed: {format_settings(task_spec)}"
+    return dataclasses.replace(checkpoint, task_spec=task_spec).add_notes(note)
 
 
 def get_head_kind(checkpoint: Checkpoint, head: str) -> str:
@@ -330,7 +330,7 @@ def get_head_kind(checkpoint: Checkpoint, head: str) -> str:
     return _KINDS.get(head) or checkpoint.kind or default
 
 
-def format_settings(task: Mapping[str, Any]) -> str:
+def format_settings(task_spec: Mapping[str, Any]) -> str:
     """Returns the settings of a task.json as one line for messages, such as "max_seq_length 128, num_choices 4"."""
-    settings = {name: value for name, value in task.items() if name not in ("task", "kind", "labels", "table")}
+    settings = {name: value for name, value in task_spec.items() if name not in ("task", "kind", "labels", "table")}
     return ", ".join(f"{name} {json.dumps(value)}" for name, value in settings.items() if value is not None)

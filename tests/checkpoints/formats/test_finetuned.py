@@ -49,7 +49,7 @@ def test_a_saved_model_can_be_read_and_overwritten(tmp_path: pathlib.Path):
     rebuilt = finetuned.build_model(open_checkpoint(str(tmp_path)))
     for mine, other in zip(rebuilt.get_weights(), build_random_model(2).get_weights(), strict=True):
         np.testing.assert_array_equal(mine, other)
-    assert finetuned.read_task(str(tmp_path)) == SPEC
+    assert finetuned.read_task_spec(str(tmp_path)) == SPEC
     written = json.loads((tmp_path / checksums.CHECKSUM_FILE).read_text())
     assert sorted(written["files"]) == FILES
     assert all(isinstance(each, str) for each in written["files"].values())
@@ -129,4 +129,4 @@ def test_weights_in_linked_files_are_rejected(tmp_path: pathlib.Path):
 ])  # fmt: skip
 def test_invalid_values_in_task_json_are_rejected(change: dict, pattern: str, tmp_path: pathlib.Path):
     (tmp_path / "task.json").write_text(json.dumps(SPEC | change))
-    assert_refused(f"{tmp_path}/task.json: {pattern}", finetuned.read_task, str(tmp_path))
+    assert_refused(f"{tmp_path}/task.json: {pattern}", finetuned.read_task_spec, str(tmp_path))

@@ -66,7 +66,7 @@ def test_a_classifier_keeps_its_weights_in_other_formats_and_its_task_if_tokens_
     (tmp_path / "new.txt").write_text("dogs\n")
     convert(tmp_path / "ours", tmp_path / "grown", new_tokens_file=str(tmp_path / "new.txt"))
     grown = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "grown"))
-    assert finetuned.read_task(str(tmp_path / "grown")) == model._task_spec()
+    assert finetuned.read_task_spec(str(tmp_path / "grown")) == model._task_spec()
     assert grown.bert_config.vocab_size == SAMPLE_CONFIG.vocab_size + 1
     assert official_bert.load(str(tmp_path / "grown")).config == grown.bert_config
     weights, grown_weights = (open_checkpoint(str(tmp_path / name)).weights for name in ("ours", "grown"))

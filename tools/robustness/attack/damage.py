@@ -171,7 +171,7 @@ def _read_finetuned(folder: pathlib.Path) -> Digest:
     from official_bert.checkpoints.loading import open_checkpoint
 
     loaded = open_checkpoint(str(folder))
-    return _hash_arrays(loaded.weights, loaded.config, loaded.tokenizer.vocab, loaded.task)
+    return _hash_arrays(loaded.weights, loaded.config, loaded.tokenizer.vocab, loaded.task_spec)
 
 
 def _save_keras_file(folder: pathlib.Path) -> None:
