@@ -22,7 +22,6 @@ from official_bert.export.source import ExportSource
 from official_bert.inference import exports, replays
 from official_bert.inference.keras_model import KerasPredictor, compute_outputs
 from official_bert.kinds.features import Features, Outputs
-from official_bert.kinds.text_spec import DECISIONS
 from official_bert.modeling.head_input import HeadInput
 from official_bert.utils import extras, files
 
@@ -75,7 +74,7 @@ def write(source: ExportSource, folder: str, options: ExportOptions) -> None:
         "bytes": files.size(path),
         "quantization": options.quantization,
         "inputs": dict.fromkeys(_INPUTS, f"int32 {shape}"),
-        **{name: source.task_spec[name] for name in DECISIONS if name in source.task_spec},
+        **predictor.spec.select_decision_settings(source.task_spec),
         "decoding": predictor.spec.decoding,
         "reads_windows": predictor.spec.reads_windows,
     }

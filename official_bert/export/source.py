@@ -94,12 +94,11 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
         UserError: If the model does not exist or lacks a vocabulary, or `max_seq_length` is out of range.
     """
     checkpoint = open_checkpoint(folder)
-    tokenizer = checkpoint.tokenizer
+    config, tokenizer = checkpoint.config, checkpoint.tokenizer
     if checkpoint.task_spec is None and not encoder:
         checkpoint = finetuned.add_task_spec(checkpoint) or checkpoint
     for note in checkpoint.notes:
         print(f"note: {note}", flush=True)
-    config = checkpoint.config
     task_spec = dict(checkpoint.task_spec or {"max_seq_length": config.max_position_embeddings})
     if checkpoint.task_spec is not None and not encoder:
         model, kind = finetuned.build_model(checkpoint), task_spec["kind"]

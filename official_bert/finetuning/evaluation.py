@@ -20,8 +20,7 @@ from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.model import create_kind_model
-from official_bert.kinds.spec import Decisions, KindSpec
-from official_bert.kinds.text_spec import DECISIONS, QUESTION_DECISIONS
+from official_bert.kinds.spec import DecisionOptions, KindSpec
 from official_bert.optimization.choices import DTYPES
 from official_bert.tasks.options import TASK_OPTIONS
 from official_bert.utils import files
@@ -29,6 +28,7 @@ from official_bert.utils.counting import pluralize
 from official_bert.utils.flags import TRAINING
 
 RESULTS_FILE = "results.json"
+_FORMATS = {"temperature": "temperature of the probabilities: {:.4f}", "min_confidence": "minimum confidence: {:g}"}
 
 Scores = dict[str, dict[str, float]]  # by split and name
 
@@ -56,7 +56,7 @@ def evaluate_and_predict(
     task_spec = finetuned.read_task_spec(folder) or {}
     _check_task(task_spec, task.task_spec(data.max_seq_length), folder, task.name)
     trained = create_spec(task_spec)
-    names = set(DECISIONS) & task_spec.keys() - options.task_options.list_given(options.given_flags)
+    names = set(task.spec.decision_settings) & task_spec.keys() - options.task_options.list_given(options.given_flags)
     decided: dict[str, Any] = {name: getattr(trained, name) for name in names}
     task.spec = dataclasses.replace(task.spec, **decided)
     # `predict` returns uncalibrated predictions, so that calibrating a model again gives the same temperature.
@@ -84,16 +84,14 @@ def evaluate_and_predict(
         return examples, task.spec.calibrate(predictions)
 
     is_chief = strategy.extended.should_checkpoint
-    if options.makes_decisions:
+    if options.chooses_decision_settings:
         examples, predictions = predict(task.eval_splits[0])
-        task.spec = task.spec.decide(predictions, examples, get_wanted_decisions(options))
-    before, decisions = (
-        {name: value for name, value in each.settings.items() if name in DECISIONS} for each in (trained, task.spec)
-    )
-    if is_chief and (options.makes_decisions or decisions != before):
-        print(_describe_decisions(task.spec, decisions))
+        task.spec = task.spec.choose_settings(predictions, examples, get_decision_options(options))
+    before, settings = (each.select_decision_settings(each.settings) for each in (trained, task.spec))
+    if is_chief and (options.chooses_decision_settings or settings != before):
+        print(_describe_decision_settings(task.spec, settings))
         if folder == options.output_dir:
-            finetuned.replace_task_spec(folder, task_spec | decisions)
+            finetuned.replace_task_spec(folder, task_spec | settings)
             print("existing exports do not include them; export the model again")
         else:
             print(f"note: the model in --init keeps its own; to store these in it, pass --output_dir={folder}")
@@ -163,14 +161,15 @@ def _check_task(task_spec: Mapping[str, Any], expected: Mapping[str, Any], folde
         raise UserError(f"the model in {folder} does not fit the task {name}: {shown}")
 
 
-def _describe_decisions(spec: KindSpec, decisions: Mapping[str, Any]) -> str:
-    """Returns lines about the decisions (temperature, thresholds, ...) that were chosen on the evaluation data."""
-    lines = [f"temperature of the probabilities: {decisions['temperature']:.4f}"] if "temperature" in decisions else []
-    thresholds = zip(spec.labels or (), decisions.get("thresholds", ()), strict=False)
-    lines += [f"threshold of {label}: {threshold:.4f}" for label, threshold in thresholds]
-    if "min_confidence" in decisions:
-        lines.append(f"minimum confidence: {decisions['min_confidence']:g}")
-    lines += [f"{name}: {decisions[name]:g}" for name in QUESTION_DECISIONS if name in decisions]
+def _describe_decision_settings(spec: KindSpec, settings: Mapping[str, Any]) -> str:
+    """Returns lines about the decision settings (such as thresholds) that were chosen on the evaluation data."""
+    lines = []
+    for name, value in settings.items():
+        if name == "thresholds":
+            thresholds = zip(spec.labels or (), value, strict=False)
+            lines += [f"threshold of {label}: {threshold:.4f}" for label, threshold in thresholds]
+        else:
+            lines.append(_FORMATS.get(name, f"{name}: {{:g}}").format(value))
     return "\n".join(lines or ["no decision changed"])
 
 
@@ -198,6 +197,6 @@ def _card_settings(options: Options) -> dict[str, Any]:
     return settings
 
 
-def get_wanted_decisions(options: Options) -> Decisions:
-    """Returns which decisions (temperature, thresholds, minimum confidence) are to be chosen on the evaluation data."""
-    return Decisions(options.calibrate, options.thresholds, options.min_confidence)
+def get_decision_options(options: Options) -> DecisionOptions:
+    """Returns which decision settings to choose on the evaluation data."""
+    return DecisionOptions(options.calibrate, options.thresholds, options.min_confidence)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from official_bert.kinds.features import Features
-from official_bert.kinds.text_spec import DECISIONS
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
@@ -20,17 +19,17 @@ from official_bert.version import __version__
 _VERSION = 7  # increase it when features are computed differently
 # What NumPy raises for a damaged file. Each array in it has a checksum.
 _DAMAGE = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile)
-# Entries of task.json that do not affect features, or that the examples already contain.
-_IGNORED = ("table", *DECISIONS)
 _ARRAYS = ("input_ids", "segment_ids", "splits", "is_truncated")
 _NUMBERS = ("choices", "has_token_outputs")
 
 
 def compute_digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> str:
     """Returns a digest of everything that the features of some examples depend on, the arguments."""
+    # Entries of task.json that do not affect features, or that the examples already contain.
+    ignored = ("table", *task.spec.decision_settings)
     inputs = [
         __version__,
-        {key: value for key, value in task.task_spec(max_seq_length).items() if key not in _IGNORED},
+        {key: value for key, value in task.task_spec(max_seq_length).items() if key not in ignored},
         *tokenizer.casing.settings.values(),
         list(tokenizer.vocab.items()),
     ]

@@ -175,7 +175,7 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
                 object.__setattr__(self, name, default)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise UserError("nothing to do: pass --do_train, --do_eval or --do_predict")
-        if self.makes_decisions and not self.do_eval:
+        if self.chooses_decision_settings and not self.do_eval:
             raise UserError(
                 "--calibrate, --thresholds and --min_confidence need --do_eval, because they use the evaluation data"
             )
@@ -193,7 +193,7 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
             files.refuse_overwriting(path, "output_dir", [each for each in inputs if each])
 
     @property
-    def makes_decisions(self) -> bool:
+    def chooses_decision_settings(self) -> bool:
         """Whether a temperature, thresholds or a minimum confidence are to be chosen on the evaluation data."""
         return self.calibrate or self.thresholds is not None or self.min_confidence is not None
 

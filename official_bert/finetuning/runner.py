@@ -11,7 +11,7 @@ from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
-from official_bert.finetuning.evaluation import Scores, evaluate_and_predict, get_wanted_decisions
+from official_bert.finetuning.evaluation import Scores, evaluate_and_predict, get_decision_options
 from official_bert.finetuning.initial_model import (
     describe_initial_model,
     list_origin_notes,
@@ -159,7 +159,7 @@ def _check_splits(options: Options, task: Task) -> None:
 
     A requested decision (calibration, thresholds, minimum confidence) must also suit the kind of task.
     """
-    task.spec.check_decisions(get_wanted_decisions(options))
+    task.spec.check_decision_options(get_decision_options(options))
     if options.do_eval:
         task.require_evaluation_data("--do_eval")
     if options.do_predict and not task.test_splits:

@@ -99,7 +99,7 @@ class _Run:
             task.spec.check_best_metric(task.best_metric, data.read(split))
         examples = data.read(task.train_split)
         self._features = data.features(task.train_split)
-        task.spec, self._weights = task.spec.weigh_classes(options.class_weights, self._features)
+        task.spec, self._weights = task.spec.apply_class_weights(options.class_weights, self._features)
         if options.balanced_sampling and (options.teacher or not task.spec.is_single_label):
             raise UserError(
                 "--balanced_sampling needs a classification task with exactly one class per example, and no --teacher; "

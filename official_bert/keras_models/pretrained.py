@@ -40,7 +40,7 @@ def create_model(model_class: Any, initial: Checkpoint, settings: dict[str, Any]
     notes += tuple(f"{name}={settings[name]} is taken from the checkpoint" for name in inherited)
     if weights is not None:
         assign_weights(model, weights)
-        model._take_decisions(initial.task_spec or {}, explicit)
+        model._copy_decision_settings(initial.task_spec or {}, explicit)
         has_head = True
     else:
         paths = {variable.path for variable in model.variables}

@@ -17,7 +17,7 @@ from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import NO_ANSWER, ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import MEASURES, parse_measure
-from official_bert.kinds.text_spec import DECISIONS, LabelSpec, TextExample
+from official_bert.kinds.text_spec import LabelSpec, TextExample
 from official_bert.modeling.config import BertConfig
 
 
@@ -75,8 +75,8 @@ class TextClassifier(FittingModel):
             _check_by_label(spec, "positive_weights", positive_weights)
             weights: dict[str, Any] = {"positive_weights": tuple(positive_weights)}
             spec = dataclasses.replace(spec, **weights)
-        decisions = {"temperature": temperature, "thresholds": thresholds, "min_confidence": min_confidence}
-        for name, value in decisions.items():
+        named = {"temperature": temperature, "thresholds": thresholds, "min_confidence": min_confidence}
+        for name, value in named.items():
             spec = _replace_setting(spec, name, value)
         super().__init__(spec, config, vocab, **settings)
 
@@ -115,21 +115,22 @@ class TextClassifier(FittingModel):
         return spec
 
     def _get_own_config(self) -> dict[str, Any]:
-        decisions = {name: value for name, value in self.spec.settings.items() if name in DECISIONS}
+        decision_settings = self.spec.select_decision_settings(self.spec.settings)
         positive_weights = list(getattr(self.spec, "positive_weights", ())) or None
-        return super()._get_own_config() | {"positive_weights": positive_weights, **decisions}
+        return super()._get_own_config() | {"positive_weights": positive_weights, **decision_settings}
 
     @classmethod
     def _get_settings(cls, task_spec: Mapping[str, Any]) -> dict[str, Any]:
-        settings = {name: value for name, value in super()._get_settings(task_spec).items() if name not in DECISIONS}
-        return settings | {"multi_label": task_spec["kind"] == MultiLabelSpec.kind}
+        settings = super()._get_settings(task_spec) | {"multi_label": task_spec["kind"] == MultiLabelSpec.kind}
+        return {name: value for name, value in settings.items() if name not in ClassificationSpec.decision_settings}
 
-    def _take_decisions(self, task_spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
-        decisions = {name: task_spec[name] for name in DECISIONS if name in task_spec and name not in explicit}
-        if "thresholds" in decisions:  # The order of the classes may be different here.
-            threshold_of = dict(zip(task_spec["labels"], decisions["thresholds"], strict=True))
-            decisions["thresholds"] = tuple(threshold_of[label] for label in self.spec.labels or ())
-        self.spec = dataclasses.replace(self.spec, **decisions)
+    def _copy_decision_settings(self, task_spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
+        inherited = {name: task_spec[name] for name in task_spec.keys() - explicit.keys()}
+        copied = self.spec.select_decision_settings(inherited)
+        if "thresholds" in copied:  # The order of the classes may be different here.
+            threshold_of = dict(zip(task_spec["labels"], copied["thresholds"], strict=True))
+            copied["thresholds"] = tuple(threshold_of[label] for label in self.spec.labels or ())
+        self.spec = dataclasses.replace(self.spec, **copied)
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[Any]:
         """Returns the most probable class of each text, or None if its probability is below min_confidence.

@@ -338,7 +338,7 @@ class TextModel(keras.Model):
         model: Self = pretrained.create_model(cls, initial, settings)
         return model
 
-    def _take_decisions(self, task_spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
+    def _copy_decision_settings(self, task_spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
         """Copies settings that were chosen after training, such as thresholds, from a fine-tuned model.
 
         Args:

@@ -34,8 +34,8 @@ class Outcome:
     certainty: float | None = None  # the probability of the prediction, or None if the kind has no probabilities
 
 
-class Decisions(NamedTuple):
-    """Which settings to choose after training, on evaluation data: temperature, thresholds and minimum confidence."""
+class DecisionOptions(NamedTuple):
+    """Which decision settings to choose after training, on evaluation data."""
 
     calibrate: bool = False  # whether to choose the temperature
     thresholds: str | None = None  # the measure that chooses thresholds, or None to keep them
@@ -65,6 +65,7 @@ class KindSpec(abc.ABC):
         has_head: Whether the kind has weights on top of the encoder.
         answer_dtypes: NumPy dtypes of the outputs of `named_answers`, object for strings.
         required_settings: Keys of task.json that may not be null.
+        decision_settings: Settings that may change after training, because neither weights nor features depend on them.
         default_max_seq_length: Maximum number of tokens of a sequence if the user does not set it.
         length_limit: Name of the setting that longer texts are truncated to.
         stores_defaults: Whether task.json contains also those settings of the kind that have their default values.
@@ -80,6 +81,7 @@ class KindSpec(abc.ABC):
     answer_dtypes: ClassVar[Mapping[str, Any]] = {}
     discrete_outputs: ClassVar[tuple[str, ...]] = ()
     required_settings: ClassVar[tuple[str, ...]] = ()
+    decision_settings: ClassVar[tuple[str, ...]] = ()
     default_max_seq_length: ClassVar[int] = 128
     length_limit: ClassVar[str] = "max_seq_length"
     stores_defaults: ClassVar[bool] = False
@@ -272,7 +274,7 @@ class KindSpec(abc.ABC):
             f"class_weight is for models with one label per text, not for {self.kind.replace('_', ' ')}; remove it"
         )
 
-    def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
+    def apply_class_weights(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         """Applies --class_weights to the training data.
 
         Args:
@@ -290,7 +292,7 @@ class KindSpec(abc.ABC):
             raise UserError(f"--class_weights requires a classification task; the task is {self.kind}")
         return self, None
 
-    # Decisions that are chosen after training (see probabilities.py).
+    # Decision settings, which are chosen after training (see probabilities.py).
 
     def uncalibrated(self) -> Self:
         """Returns a copy of the spec with a temperature of 1, whose predictions are not calibrated."""
@@ -300,23 +302,27 @@ class KindSpec(abc.ABC):
         """Applies this spec's temperature to predictions of `uncalibrated()`."""
         return predictions
 
-    def check_decisions(self, wanted: Decisions) -> None:
+    def select_decision_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the decision settings among the entries of a task.json."""
+        return {name: settings[name] for name in self.decision_settings if name in settings}
+
+    def check_decision_options(self, options: DecisionOptions) -> None:
         """Raises a UserError if this kind does not have a setting that is to be chosen.
 
         Called before training starts.
         """
-        if wanted != Decisions():
+        if options != DecisionOptions():
             raise UserError(
                 f"--calibrate, --thresholds and --min_confidence require a task with classes; the task is {self.kind}"
             )
 
-    def decide(self, predictions: Any, examples: Sequence[Any], wanted: Decisions) -> Self:
+    def choose_settings(self, predictions: Any, examples: Sequence[Any], options: DecisionOptions) -> Self:
         """Chooses temperature, thresholds and minimum confidence on labelled examples.
 
         Args:
             predictions: Predictions of `uncalibrated()`.
             examples: Labelled examples that the model was not trained on.
-            wanted: The settings to choose. They must have passed `check_decisions`.
+            options: The settings to choose. They must have passed `check_decision_options`.
 
         Returns:
             A copy of the spec with the chosen settings.

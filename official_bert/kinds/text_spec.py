@@ -15,13 +15,9 @@ from official_bert.errors import UserError
 from official_bert.kinds import class_labels, input_adapters, probabilities
 from official_bert.kinds.class_labels import BALANCED
 from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, describe_truncation
-from official_bert.kinds.spec import Decisions, KindSpec, Outcome
+from official_bert.kinds.spec import DecisionOptions, KindSpec, Outcome
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.truncation import build_windows, concatenate_ranges, truncate_lengths
-
-# Settings that may change after training, because neither the weights nor the features depend on them.
-QUESTION_DECISIONS = ("null_score_diff_threshold", "n_best_size", "max_answer_length")
-DECISIONS = ("temperature", "thresholds", "min_confidence", *QUESTION_DECISIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +150,7 @@ class LabelSpec(TextSpec):
     """
 
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
+    decision_settings: ClassVar[tuple[str, ...]] = ("temperature", "thresholds")
 
     labels: tuple[str, ...] = ()
     temperature: float = 1.0
@@ -236,14 +233,14 @@ class LabelSpec(TextSpec):
                 classification and has more than two classes.
         """
 
-    def check_decisions(self, wanted: Decisions) -> None:
+    def check_decision_options(self, options: DecisionOptions) -> None:
         pass
 
-    def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
-        spec = self.uncalibrated().fit_temperature(predictions, examples) if wanted.calibrate else self
-        if wanted.thresholds is None:
+    def choose_settings(self, predictions: Array, examples: Sequence[TextExample], options: DecisionOptions) -> Self:
+        spec = self.uncalibrated().fit_temperature(predictions, examples) if options.calibrate else self
+        if options.thresholds is None:
             return spec
-        return spec.choose_thresholds(spec.calibrate(predictions), examples, wanted.thresholds)
+        return spec.choose_thresholds(spec.calibrate(predictions), examples, options.thresholds)
 
     def parse_class_weights(self, class_weights: Sequence[str]) -> Array:
         """Converts the values of --class_weights to numbers, [C].

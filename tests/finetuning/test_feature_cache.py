@@ -49,9 +49,9 @@ def test_cached_features_are_reused_until_anything_changes(data, vocab_file, tmp
     load(data, tokenizer=FastTokenizer(write_vocab(tmp_path / "other.txt", [*WORDS[:-2], WORDS[-1], WORDS[-2]])))
     load(data, task=GlueTask("rte", GlueOptions(doc_stride=2)))
     assert len(made) == 7
-    decided, decisions = GlueTask("rte", GlueOptions()), {"temperature": 2.0, "thresholds": (0.1, 0.9)}
-    decided.spec = dataclasses.replace(decided.spec, **decisions)
-    load(data, task=decided)  # decisions do not change the features
+    decided, settings = GlueTask("rte", GlueOptions()), {"temperature": 2.0, "thresholds": (0.1, 0.9)}
+    decided.spec = dataclasses.replace(decided.spec, **settings)
+    load(data, task=decided)  # decision settings do not change the features
     assert len(made) == 7
 
 

@@ -312,6 +312,6 @@ def test_predicted_numbers_are_compared_with_the_known_labels():
 
 
 def test_temperature_and_thresholds_are_printed_on_one_line_each():
-    decisions = {"temperature": 1.5, "thresholds": [0.4, 0.6], "min_confidence": 0.7}
-    text = evaluation._describe_decisions(ClassificationSpec(labels=("bad", "good")), decisions)
+    settings = {"temperature": 1.5, "thresholds": [0.4, 0.6], "min_confidence": 0.7}
+    text = evaluation._describe_decision_settings(ClassificationSpec(labels=("bad", "good")), settings)
     assert [line.partition(": ")[2] for line in text.splitlines()[:4]] == ["1.5000", "0.4000", "0.6000", "0.7"]

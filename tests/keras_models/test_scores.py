@@ -147,10 +147,10 @@ def test_temperature_and_thresholds_are_saved(tmp_path):
 
 def test_a_note_reports_that_metrics_ignore_decision_settings(capsys):
     x, y, figures = TEXTS[:2], [*"ab"], []
-    for decisions in ({}, {"temperature": 2.0}, {"thresholds": [0.9, 0.1]}):
-        model = build("TextClassifier", **decisions)
+    for settings in ({}, {"temperature": 2.0}, {"thresholds": [0.9, 0.1]}):
+        model = build("TextClassifier", **settings)
         figures.append(model.evaluate(x, y, verbose=2))
-        assert capsys.readouterr().out.count("temperature and thresholds") == bool(decisions)
+        assert capsys.readouterr().out.count("temperature and thresholds") == bool(settings)
     assert figures[0] == figures[1] == figures[2] == model.evaluate(x, y, verbose=0)
     assert not capsys.readouterr().out
 

@@ -17,7 +17,7 @@ def features(labels: list) -> Features:
 
 
 def test_balanced_weights_give_each_class_the_same_total_weight():
-    weigh, rows = ClassificationSpec(labels=("0", "1")).weigh_classes, features([0, 1, 1, 1, 1, 1])
+    weigh, rows = ClassificationSpec(labels=("0", "1")).apply_class_weights, features([0, 1, 1, 1, 1, 1])
     np.testing.assert_allclose(weigh(["balanced"], rows)[1], [3.0, 0.6, 0.6, 0.6, 0.6, 0.6])
     np.testing.assert_allclose(weigh(["2", "0.5"], rows)[1], [2, 0.5, 0.5, 0.5, 0.5, 0.5])
     np.testing.assert_allclose(weigh(["0", "1e18"], rows)[1], [0, *[1e18] * 5])
@@ -31,7 +31,7 @@ def test_balanced_weights_give_each_class_the_same_total_weight():
 
 
 def test_balanced_weights_of_multi_label_models_increase_rare_positive_examples():
-    weigh, rows = MultiLabelSpec(labels=("a", "b")).weigh_classes, features([[1, 0], [1, 1], [1, 0], [0, 0]])
+    weigh, rows = MultiLabelSpec(labels=("a", "b")).apply_class_weights, features([[1, 0], [1, 1], [1, 0], [0, 0]])
     np.testing.assert_allclose(weigh(["balanced"], rows)[0].positive_weights, [1 / 3, 3.0])
     assert weigh(["2", "0.5"], rows)[0].positive_weights == (2.0, 0.5)
     assert weigh([], rows)[0].positive_weights == ()

@@ -13,7 +13,7 @@ from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.graph import Graph as MultiLabelGraph
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import parse_measure
-from official_bert.kinds.spec import Decisions
+from official_bert.kinds.spec import DecisionOptions
 from official_bert.kinds.text_spec import TextExample
 from tests.make import assert_refused, refusal
 
@@ -68,7 +68,7 @@ def test_thresholds_are_chosen_on_calibrated_probabilities():
     predictions = softmax(3 * np.array([[1.0, 0], [0.5, 0], [0.3, 0], [0, 1.0], [0, 0.2], [0, 0.6]]))
     calibrated = head.fit_temperature(predictions, examples)
     assert calibrated.temperature > 1.1
-    chosen = head.decide(predictions, examples, Decisions(calibrate=True, thresholds="f1", min_confidence=0.1))
+    chosen = head.choose_settings(predictions, examples, DecisionOptions(True, "f1", min_confidence=0.1))
     expected = calibrated.choose_thresholds(calibrated.calibrate(predictions), examples, "f1")
     assert chosen == dataclasses.replace(expected, min_confidence=0.1)
     assert chosen.thresholds != head.choose_thresholds(predictions, examples, "f1").thresholds
@@ -143,7 +143,7 @@ def test_the_threshold_of_two_classes_applies_to_the_rarer_class(rare: int):
     before = head.scores(predictions, examples)
     assert (before["roc_auc"], before["average_precision"], before["f1_rare_class"]) == (1.0, 1.0, 0.0)
     for measure in ("f1", "f2", "balanced_accuracy", "recall=1", "precision=1"):
-        chosen = head.decide(predictions, examples, Decisions(thresholds=measure))
+        chosen = head.choose_settings(predictions, examples, DecisionOptions(thresholds=measure))
         assert chosen.thresholds[rare] == pytest.approx(0.35)
         assert sum(chosen.thresholds) == 1.0
         assert chosen.predicted_labels(predictions) == labels

@@ -71,7 +71,7 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a number of choices, or null",
     ),
     "max_seq_length": (lambda value: type(value) is int and 1 <= value <= 1_000_000, "a number of tokens"),
-    # Only in models whose decisions, such as thresholds, were chosen after training.
+    # Only in models whose decision settings, such as thresholds, were chosen after training.
     "temperature": (lambda value: _is_number(value) and 0 < value < math.inf, "a positive number"),
     "min_confidence": (lambda value: _is_number(value) and 0 <= value < 1, "a probability"),
     "thresholds": (

@@ -14,7 +14,7 @@ from official_bert.kinds import class_labels, input_adapters, probabilities, sco
 from official_bert.kinds.class_labels import BALANCED, balanced_weights
 from official_bert.kinds.features import LABELS, Array, Features, Outputs
 from official_bert.kinds.names import CLASSIFICATION
-from official_bert.kinds.spec import Decisions
+from official_bert.kinds.spec import DecisionOptions
 from official_bert.kinds.text_spec import LabelSpec, TextExample
 
 NO_ANSWER = ""  # the label of predictions below min_confidence
@@ -39,6 +39,7 @@ class ClassificationSpec(LabelSpec):
         "min_confidence."
     )
     discrete_outputs: ClassVar[tuple[str, ...]] = ("label",)
+    decision_settings: ClassVar[tuple[str, ...]] = (*LabelSpec.decision_settings, "min_confidence")
     is_single_label: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
         "label": object,
@@ -60,15 +61,15 @@ class ClassificationSpec(LabelSpec):
         predicted, expected = self.predicted_labels(predictions), [example.label for example in examples]
         return self._take_probabilities(predictions), np.array(predicted) == np.array(expected)
 
-    def check_decisions(self, wanted: Decisions) -> None:
-        if wanted.thresholds is not None and len(self.labels) != 2:
+    def check_decision_options(self, options: DecisionOptions) -> None:
+        if options.thresholds is not None and len(self.labels) != 2:
             raise UserError(
                 f"thresholds are for two classes, or for several labels per text; the model has {len(self.labels)} "
                 "classes and one label per text; set a minimum confidence instead"
             )
 
     def choose_thresholds(self, predictions: Array, examples: Sequence[TextExample], measure: str) -> Self:
-        self.check_decisions(Decisions(thresholds=measure))
+        self.check_decision_options(DecisionOptions(thresholds=measure))
         expected = np.array([example.label for example in examples])
         rare = scores.find_rare_class(expected)
         (threshold,) = probabilities.choose_thresholds(
@@ -88,15 +89,15 @@ class ClassificationSpec(LabelSpec):
     def targets(self, labels: Sequence[int]) -> Array:
         return np.array(labels, np.int32)
 
-    def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
-        spec = super().decide(predictions, examples, wanted)
-        if wanted.min_confidence is None:
+    def choose_settings(self, predictions: Array, examples: Sequence[TextExample], options: DecisionOptions) -> Self:
+        spec = super().choose_settings(predictions, examples, options)
+        if options.min_confidence is None:
             return spec
-        return dataclasses.replace(spec, min_confidence=wanted.min_confidence)
+        return dataclasses.replace(spec, min_confidence=options.min_confidence)
 
-    def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
+    def apply_class_weights(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         if not class_weights or not features.targets:
-            return super().weigh_classes(class_weights, features)
+            return super().apply_class_weights(class_weights, features)
         classes = features.targets[LABELS]
         if list(class_weights) == [BALANCED]:
             weights = balanced_weights(classes, len(self.labels))

@@ -14,7 +14,7 @@ from official_bert.kinds import class_labels, input_adapters, probabilities, sco
 from official_bert.kinds.class_labels import BALANCED
 from official_bert.kinds.features import LABELS, Array, Features, Outputs
 from official_bert.kinds.names import MULTI_LABEL
-from official_bert.kinds.spec import UNSTORED, Decisions
+from official_bert.kinds.spec import UNSTORED, DecisionOptions
 from official_bert.kinds.text_spec import LabelSpec, TextExample
 
 
@@ -55,13 +55,13 @@ class MultiLabelSpec(LabelSpec):
         thresholds = probabilities.choose_thresholds(predictions, expected, self.labels, measure)
         return dataclasses.replace(self, thresholds=thresholds)
 
-    def check_decisions(self, wanted: Decisions) -> None:
-        if wanted.min_confidence is not None:
+    def check_decision_options(self, options: DecisionOptions) -> None:
+        if options.min_confidence is not None:
             raise UserError(
                 "--min_confidence requires a task with one label per text; with several labels, use --thresholds"
             )
 
-    def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
+    def apply_class_weights(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         """Applies --class_weights: returns a copy of the spec with positive_weights, and None.
 
         None means that the texts themselves have no weights. "balanced" gives texts with a label and texts without it

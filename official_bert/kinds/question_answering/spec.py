@@ -57,6 +57,7 @@ class QuestionAnsweringSpec(KindSpec):
     stores_defaults: ClassVar[bool] = True
     text_inputs: ClassVar[tuple[str, ...]] = ("question", "context")
     discrete_outputs: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
+    decision_settings: ClassVar[tuple[str, ...]] = ("null_score_diff_threshold", "n_best_size", "max_answer_length")
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
         "answer": object,
         "start": np.int32,
