@@ -96,12 +96,12 @@ class Signature:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Prepared:
-    """Texts of one request that are ready to be computed, as rows (texts, or windows of long texts).
+class PreprocessedTexts:
+    """Texts of one request that `compute` can take, as rows (texts, or windows of long texts).
 
     Attributes:
         signature: Name of the signature.
-        instances: Number of texts.
+        num_texts: Number of texts.
         content: The inputs, in the form that the backend needs.
         tokens: Number of tokens of each row.
         group: The rows of requests with equal groups may be in the same batch. None if each row needs a batch of its
@@ -109,20 +109,20 @@ class Prepared:
     """
 
     signature: str
-    instances: int
+    num_texts: int
     content: Any
     tokens: list[int]
     group: Hashable
 
 
-Row = tuple[Prepared, int]  # and the index of the row in it
+Row = tuple[PreprocessedTexts, int]  # and the index of the row in it
 
 
 class Predictor(abc.ABC):
     """Base class of the backends that answer texts. All methods may be called from several threads.
 
-    `run` answers a batch of texts. A server, which combines rows of several requests to batches, calls `prepare`,
-    `compute` and `finish` instead.
+    `run` answers a batch of texts. A server, which combines rows of several requests to batches, calls `preprocess`,
+    `compute` and `postprocess` instead.
 
     Attributes:
         folder: The folder of the export's version. Empty for a model that is not exported.
@@ -130,8 +130,8 @@ class Predictor(abc.ABC):
         signatures: The inputs and outputs of each signature, by name. Not set for a model that is not exported.
         has_even_speed: Whether texts of equal length always take about the same time. In TensorFlow, the first batch of
             a new shape takes longer.
-        quick_bytes: Up to this number of bytes of text, `prepare` and `finish` take so little time that the server
-            calls them without a thread.
+        quick_bytes: Up to this number of bytes of text, `preprocess` and `postprocess` take so little time that the
+            server calls them without a thread.
         parallel_batches: Number of batches to compute at a time for the highest throughput, at most PARALLEL_BATCHES.
     """
 
@@ -160,7 +160,7 @@ class Predictor(abc.ABC):
             RefusedTextsError: If the model cannot answer one of the texts.
         """
 
-    def can_divide(self, signature: str) -> bool:
+    def supports_batching(self, signature: str) -> bool:
         """Returns whether the texts of one request may be split, and be in a batch with texts of other requests.
 
         Args:
@@ -169,8 +169,8 @@ class Predictor(abc.ABC):
         return True
 
     @abc.abstractmethod
-    def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
-        """Prepares the texts of a request for `compute`, as one or more Prepared objects.
+    def preprocess(self, signature: str, columns: Columns) -> list[PreprocessedTexts]:
+        """Converts the texts of a request to one or more PreprocessedTexts for `compute`.
 
         Args:
             signature: Name of the signature that the request calls.
@@ -188,11 +188,11 @@ class Predictor(abc.ABC):
             RefusedTextsError: If the model cannot answer one of the rows.
         """
 
-    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Columns:
+    def postprocess(self, texts: PreprocessedTexts, outputs: Sequence[Any]) -> Columns:
         """Converts the outputs of a request's rows to answers: for each output name, an array with a row per text.
 
         Args:
-            prepared: The texts, from `prepare`.
+            texts: The texts, from `preprocess`.
             outputs: The output of each of its rows, from `compute`.
         """
         (answer,) = outputs
@@ -249,28 +249,28 @@ class SpecPredictor(Predictor):
         outputs = self.compute_outputs(features, batch_size)
         return self._decode(examples, features, outputs), self.spec.margins(outputs, features, examples)
 
-    def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
+    def preprocess(self, signature: str, columns: Columns) -> list[PreprocessedTexts]:
         num_bytes = count_row_bytes(columns)
         if sum(num_bytes) <= self.quick_bytes:
             # Short texts are tokenized and decoded by `compute`: for a batch that costs hardly more than for one text.
             return split_texts(signature, columns, bound_tokens(columns, num_bytes, self.max_seq_length))
         examples, features = self._featurize(columns)
         tokens = row_lengths(features) * features.choices
-        return [Prepared(signature, len(examples), (examples, features), tokens.tolist(), signature)]
+        return [PreprocessedTexts(signature, len(examples), (examples, features), tokens.tolist(), signature)]
 
     def compute(self, some_rows: Sequence[Row]) -> list[Any]:
         if isinstance(some_rows[0][0].content, dict):
             return exports.split_rows(self.run(join_texts(some_rows)))
-        features = gather_rows([(prepared.content[1], number) for prepared, number in some_rows])
+        features = gather_rows([(texts.content[1], number) for texts, number in some_rows])
         outputs = self.compute_outputs(features)
         if isinstance(outputs, dict):
             return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
         return list(outputs)
 
-    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Columns:
-        if isinstance(prepared.content, dict):
-            return super().finish(prepared, outputs)
-        examples, features = prepared.content
+    def postprocess(self, texts: PreprocessedTexts, outputs: Sequence[Any]) -> Columns:
+        if isinstance(texts.content, dict):
+            return super().postprocess(texts, outputs)
+        examples, features = texts.content
         is_structured = isinstance(outputs[0], dict)
         joined = {name: [row[name] for row in outputs] for name in outputs[0]} if is_structured else outputs
         return self._to_columns(self._decode(examples, features, joined))
@@ -289,8 +289,8 @@ class SpecPredictor(Predictor):
         return {name: _pad_answers(name, answers[name], dtypes[name]) for name in sorted(answers)}
 
 
-def split_texts(signature: str, columns: Columns, tokens: Sequence[int]) -> list[Prepared]:
-    """Makes each text a Prepared object of its own, with one row that may share a batch with other texts.
+def split_texts(signature: str, columns: Columns, tokens: Sequence[int]) -> list[PreprocessedTexts]:
+    """Makes each text a PreprocessedTexts object, with one row that may share a batch with other texts.
 
     Args:
         signature: Name of the signature.
@@ -299,12 +299,12 @@ def split_texts(signature: str, columns: Columns, tokens: Sequence[int]) -> list
     """
     group = (signature, *(value.shape[1:] for value in columns.values()))
     rows = [{name: value[i : i + 1] for name, value in columns.items()} for i in range(len(tokens))]
-    return [Prepared(signature, 1, row, [count], group) for row, count in zip(rows, tokens, strict=True)]
+    return [PreprocessedTexts(signature, 1, row, [count], group) for row, count in zip(rows, tokens, strict=True)]
 
 
 def join_texts(some_rows: Sequence[Row]) -> Columns:
     """Concatenates texts that `split_texts` has split, to an array [B, ...] for each input."""
-    contents = [prepared.content for prepared, _ in some_rows]
+    contents = [texts.content for texts, _ in some_rows]
     return {name: np.concatenate([content[name] for content in contents]) for name in contents[0]}
 
 

@@ -17,7 +17,7 @@ from official_bert.inference import exports
 from official_bert.inference.exports import Columns
 from official_bert.inference.predictor import (
     Predictor,
-    Prepared,
+    PreprocessedTexts,
     Row,
     Signature,
     Tensor,
@@ -72,15 +72,15 @@ class SavedModelPredictor(Predictor):
                 answers[number] = row
         return exports.join_rows(answers)
 
-    def can_divide(self, signature: str) -> bool:
+    def supports_batching(self, signature: str) -> bool:
         # Padding is known to have no effect only for texts of serving_default, and for numbers of one shape.
         is_known = signature == DEFAULT_SIGNATURE or not self.signatures[signature].takes_only_texts
         return is_known and bool(self.metadata)
 
-    def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
+    def preprocess(self, signature: str, columns: Columns) -> list[PreprocessedTexts]:
         tokens = self._count_tokens(signature, columns)
-        if not self.can_divide(signature):
-            return [Prepared(signature, len(tokens), columns, [sum(tokens)], None)]
+        if not self.supports_batching(signature):
+            return [PreprocessedTexts(signature, len(tokens), columns, [sum(tokens)], None)]
         return split_texts(signature, columns, tokens)
 
     def compute(self, some_rows: Sequence[Row]) -> list[Any]:

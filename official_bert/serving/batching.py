@@ -18,7 +18,7 @@ import numpy as np
 
 from official_bert.inference import exports
 from official_bert.inference.exports import Columns
-from official_bert.inference.predictor import Predictor, Prepared, count_row_bytes
+from official_bert.inference.predictor import Predictor, PreprocessedTexts, count_row_bytes
 from official_bert.kinds.names import IS_TRUNCATED
 from official_bert.serving import logs
 from official_bert.serving.json_api import RequestError
@@ -41,21 +41,21 @@ class _Row:
 
     Attributes:
         request: An object that identifies the request.
-        prepared: The prepared texts that the row belongs to.
-        number: Index of the row in `prepared`.
+        texts: The preprocessed texts that the row belongs to.
+        number: Index of the row in `texts`.
         answer: A future that receives the row's output.
         arrived: Time of arrival, from time.monotonic().
     """
 
     request: object
-    prepared: Prepared
+    texts: PreprocessedTexts
     number: int
     answer: asyncio.Future[Any]
     arrived: float
 
     @property
     def tokens(self) -> int:
-        return self.prepared.tokens[self.number]
+        return self.texts.tokens[self.number]
 
 
 class Batcher:
@@ -105,20 +105,20 @@ class Batcher:
             self._start_batches()  # The model may be idle if several requests have arrived together.
             if self._num_waiting + count > self._options.max_queue:
                 raise self._busy(f"{self._num_waiting} instances")
-        seconds, rows, instances = self._options.timeout_seconds, list[_Row](), list[Prepared]()
+        seconds, rows, instances = self._options.timeout_seconds, list[_Row](), list[PreprocessedTexts]()
         try:
             async with asyncio.timeout(seconds):
                 pool = self._tokenizing if sum(count_row_bytes(inputs)) > self._model.quick_bytes else None
-                for part in _split(inputs) if pool and self._model.can_divide(signature) else [inputs]:
-                    prepared = await _run(pool, self._model.prepare, signature, part)
-                    instances += prepared
-                    self._tokens += _count_tokens(prepared)
+                for part in _split(inputs) if pool and self._model.supports_batching(signature) else [inputs]:
+                    preprocessed = await _run(pool, self._model.preprocess, signature, part)
+                    instances += preprocessed
+                    self._tokens += _count_tokens(preprocessed)
                     self._check_tokens(instances, count)
                 rows = self._enqueue(instances)
                 one, *others = [each.answer for each in rows]
                 outputs = iter(await asyncio.gather(one, *others) if others else [await one])
                 answers = [
-                    await _run(pool, self._model.finish, each, [next(outputs) for _ in each.tokens])
+                    await _run(pool, self._model.postprocess, each, [next(outputs) for _ in each.tokens])
                     for each in instances
                 ]
         except TimeoutError as error:
@@ -135,21 +135,21 @@ class Batcher:
     @property
     def _num_waiting(self) -> int:
         """The number of instances (texts) that wait to be computed."""
-        return sum(each.instances for each in {row.prepared for row in self._waiting})
+        return sum(each.num_texts for each in {row.texts for row in self._waiting})
 
     def _busy(self, what: str) -> RequestError:
         seconds = math.ceil(_compute_size(self._waiting) * (self._seconds_per_text or 0))
         message = f"{what} are already waiting for {self._name}; try again later"
         return RequestError(429, message, retry_after=min(max(seconds, 1), 60))
 
-    def _check_tokens(self, instances: Sequence[Prepared], count: int) -> None:
+    def _check_tokens(self, instances: Sequence[PreprocessedTexts], count: int) -> None:
         """Raises a RequestError if the request, or all requests in progress together, have too many tokens.
 
         Args:
-            instances: The instances of the request that have been prepared so far.
+            instances: The instances of the request that have been preprocessed so far.
             count: Number of all instances of the request.
         """
-        tokens, num_checked = _count_tokens(instances), sum(each.instances for each in instances)
+        tokens, num_checked = _count_tokens(instances), sum(each.num_texts for each in instances)
         limit = self._options.max_tokens
         if tokens > limit:
             part = f"the first {num_checked} of {count}" if num_checked < count else f"the {count}"
@@ -161,7 +161,7 @@ class Batcher:
         if self._tokens > _MAX_REQUESTS * limit:
             raise self._busy(f"{self._tokens} tokens")
 
-    def _enqueue(self, instances: Sequence[Prepared]) -> list[_Row]:
+    def _enqueue(self, instances: Sequence[PreprocessedTexts]) -> list[_Row]:
         request, now, loop = object(), time.monotonic(), asyncio.get_running_loop()
         rows = [
             _Row(request, each, number, loop.create_future(), now)
@@ -203,8 +203,8 @@ class Batcher:
     def _select_batch(self) -> list[_Row]:
         """Selects the next batch: the text that has waited longest, and texts of similar length, within the limits."""
         oldest, *others = self._waiting
-        group, tokens = oldest.prepared.group, oldest.tokens
-        similar = [row for row in others if group and row.prepared.group == group and _are_similar(row.tokens, tokens)]
+        group, tokens = oldest.texts.group, oldest.tokens
+        similar = [row for row in others if group and row.texts.group == group and _are_similar(row.tokens, tokens)]
         similar.sort(key=lambda row: abs(row.tokens - tokens))  # Stable: older rows first.
         batch, longest = [oldest], tokens
         for row in similar[: self._options.max_batch_size - 1]:
@@ -247,7 +247,7 @@ class Batcher:
         If a batch fails, its halves are computed separately, so that only the rows that cause the failure get an error.
         """
         try:
-            return self._model.compute([(row.prepared, row.number) for row in rows])
+            return self._model.compute([(row.texts, row.number) for row in rows])
         except Exception as error:
             half = len(rows) // 2
             if half:
@@ -255,7 +255,7 @@ class Batcher:
             if isinstance(error, exports.RefusedTextsError):
                 return [RequestError(400, f"the model rejects the input: {error}")]
             if not isinstance(error, RequestError):
-                logs.error("the model failed", error, model=self._name, signature=rows[0].prepared.signature)
+                logs.error("the model failed", error, model=self._name, signature=rows[0].texts.signature)
                 error = RequestError(500, f"the model failed: {type(error).__name__}; see the server's log")
             return [error]
 
@@ -278,7 +278,7 @@ def _split(inputs: Columns) -> Iterator[Columns]:
             start, size = end, 0
 
 
-def _count_tokens(instances: Sequence[Prepared]) -> int:
+def _count_tokens(instances: Sequence[PreprocessedTexts]) -> int:
     return sum(sum(each.tokens) for each in instances)
 
 

@@ -47,7 +47,7 @@ class Model(predictor.Predictor):
     def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
         return {"value": np.array([1000.0 + len(text) for text in columns["text"]])}
 
-    def prepare(self, signature: str, columns: Columns) -> list[predictor.Prepared]:
+    def preprocess(self, signature: str, columns: Columns) -> list[predictor.PreprocessedTexts]:
         tokens = predictor.bound_tokens(columns, predictor.count_row_bytes(columns), 10_000)
         return predictor.split_texts(signature, columns, tokens)
 
@@ -254,7 +254,7 @@ def test_tokens_are_limited_per_request_and_in_total(model: Model):
 
 
 def test_tokens_of_answered_requests_are_released(model: Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Model, "quick_bytes", 0)  # each of the texts is prepared separately
+    monkeypatch.setattr(Model, "quick_bytes", 0)  # each of the texts is preprocessed separately
 
     async def use(batcher: Batcher) -> None:
         for _ in range(20):
@@ -266,9 +266,9 @@ def test_tokens_of_answered_requests_are_released(model: Model, monkeypatch: pyt
 def test_tokens_of_all_windows_of_a_text_are_counted(exports: pathlib.Path):
     model = SavedModelPredictor(str(exports / "names" / "1"))
     texts = {"text": np.array(["a " * 6000, "a b c d"], object)}
-    assert [each.tokens for each in model.prepare("serving_default", texts)] == [[3000 * 8], [16]]  # by `tokenize`
+    assert [each.tokens for each in model.preprocess("serving_default", texts)] == [[3000 * 8], [16]]  # by `tokenize`
     short = {"text": np.array(["a b", "a b c d"], object)}
-    assert [each.tokens for each in model.prepare("serving_default", short)] == [[3], [7]]  # not by `tokenize`
+    assert [each.tokens for each in model.preprocess("serving_default", short)] == [[3], [7]]  # not by `tokenize`
 
 
 class Lengths(predictor.SpecPredictor):
@@ -280,14 +280,14 @@ class Lengths(predictor.SpecPredictor):
         return list((features.splits[1:] - features.splits[:-1]).reshape(-1, features.choices).astype(np.float32))
 
 
-def test_separately_prepared_rows_get_the_same_answers():
+def test_separately_preprocessed_rows_get_the_same_answers():
     model = Lengths(MultipleChoiceSpec(num_choices=2), FullTokenizer.from_vocab(VOCAB), 16)
     texts = {"prompt": ["the cat", "a"], "endings": [["sat", "ran in the sun"], ["dog", ""]]}
     requests = [exports.to_columns({name: column[n : n + 1] for name, column in texts.items()}) for n in (0, 1)]
-    prepared = [each for columns in requests for each in model.prepare("serving_default", columns)]
-    assert [each.tokens for each in prepared] == [[2 * 9], [2 * 5]]  # the longest sequence, for each ending
-    outputs = model.compute([(each, 0) for each in reversed(prepared)])
-    answers = [model.finish(each, [output]) for each, output in zip(prepared, reversed(outputs), strict=True)]
+    preprocessed = [each for columns in requests for each in model.preprocess("serving_default", columns)]
+    assert [each.tokens for each in preprocessed] == [[2 * 9], [2 * 5]]  # the longest sequence, for each ending
+    outputs = model.compute([(each, 0) for each in reversed(preprocessed)])
+    answers = [model.postprocess(each, [output]) for each, output in zip(preprocessed, reversed(outputs), strict=True)]
     expected = model.run(exports.to_columns(texts))
     for name, values in exports.join_rows(answers).items():
         np.testing.assert_array_equal(values, expected[name])

@@ -152,12 +152,13 @@ def test_short_texts_of_several_requests_are_computed_in_one_call(tagger: pathli
         return run(self, columns, batch_size)
 
     monkeypatch.setattr(OnnxPredictor, "run", note)
-    prepared = [model.prepare(DEFAULT_SIGNATURE, columns) for columns in requests]
-    assert [[each.tokens for each in texts] for texts in prepared] == [[[5]], [[11], [0]]]  # Bytes.
-    outputs = iter(model.compute([(each, 0) for texts in prepared for each in texts]))
+    rows = [model.preprocess(DEFAULT_SIGNATURE, columns) for columns in requests]
+    assert [[each.tokens for each in texts] for texts in rows] == [[[5]], [[11], [0]]]  # Bytes.
+    outputs = iter(model.compute([(each, 0) for texts in rows for each in texts]))
     assert calls == [["a cat", "the cat sat", ""]]
-    for texts, answers in zip(prepared, expected, strict=True):
-        assert_answers(exports.join_rows([model.finish(each, [next(outputs)]) for each in texts]), answers, atol=1e-5)
+    for texts, answers in zip(rows, expected, strict=True):
+        found = exports.join_rows([model.postprocess(each, [next(outputs)]) for each in texts])
+        assert_answers(found, answers, atol=1e-5)
 
 
 def test_windows_of_long_texts_are_computed_in_several_batches(tagger: pathlib.Path):
@@ -172,18 +173,18 @@ def test_windows_of_long_texts_are_computed_in_several_batches(tagger: pathlib.P
 
 
 def test_a_request_of_too_many_tokens_is_refused_before_all_of_it_is_tokenized(tagger: pathlib.Path, monkeypatch):
-    prepared: list[int] = []
-    prepare = OnnxPredictor.prepare
+    preprocessed: list[int] = []
+    preprocess = OnnxPredictor.preprocess
 
     def note(self, signature, columns):
-        prepared.append(len(columns["text"]))
-        return prepare(self, signature, columns)
+        preprocessed.append(len(columns["text"]))
+        return preprocess(self, signature, columns)
 
-    monkeypatch.setattr(OnnxPredictor, "prepare", note)
+    monkeypatch.setattr(OnnxPredictor, "preprocess", note)
     with running({"m": tagger}, max_tokens=2000) as (_, client):
-        prepared.clear()
+        preprocessed.clear()
         refused = client.predict("m", {"instances": [LONG * 8] * 40})
-        assert (refused.status, sum(prepared)) == (413, 1)
+        assert (refused.status, sum(preprocessed)) == (413, 1)
         assert all(part in refused.error for part in ("the first 1 of 40 instances", "2000 (--max_tokens)"))
         assert client.predict("m", {"instances": [LONG]}).status == 200
 
