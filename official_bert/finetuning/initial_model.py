@@ -5,14 +5,7 @@ from typing import Any
 
 import keras
 
-from official_bert.checkpoints.checkpoint import (
-    CLASSIFIER_BIASES,
-    ENCODER,
-    POOLER,
-    Array,
-    Checkpoint,
-    LoadOverrides,
-)
+from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, ENCODER, POOLER, Array, Checkpoint, LoadOverrides
 from official_bert.checkpoints.loading import assign_weights, open_checkpoint
 from official_bert.checkpoints.tensors import get_part_shapes
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer

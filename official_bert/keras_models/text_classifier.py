@@ -75,8 +75,8 @@ class TextClassifier(FittingModel):
             _check_by_label(spec, "positive_weights", positive_weights)
             weights: dict[str, Any] = {"positive_weights": tuple(positive_weights)}
             spec = dataclasses.replace(spec, **weights)
-        named = {"temperature": temperature, "thresholds": thresholds, "min_confidence": min_confidence}
-        for name, value in named.items():
+        decisions = {"temperature": temperature, "thresholds": thresholds, "min_confidence": min_confidence}
+        for name, value in decisions.items():
             spec = _replace_setting(spec, name, value)
         super().__init__(spec, config, vocab, **settings)
 

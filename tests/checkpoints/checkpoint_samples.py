@@ -12,15 +12,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_bert.checkpoints import bundle, checksums, conversion
 from official_bert.checkpoints import checkpoint as parts_of
-from official_bert.checkpoints.checkpoint import (
-    ENCODER,
-    PARTS,
-    POOLER,
-    PRETRAINING,
-    SLOTS,
-    Checkpoint,
-    LoadOverrides,
-)
+from official_bert.checkpoints.checkpoint import ENCODER, PARTS, POOLER, PRETRAINING, SLOTS, Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.hugging_face_files import HEADS as HEADS_OF_CLASSES
 from official_bert.checkpoints.formats.hugging_face_files import find_class

@@ -156,9 +156,8 @@ def test_short_texts_of_several_requests_are_computed_in_one_call(tagger: pathli
     assert [[each.tokens for each in texts] for texts in rows] == [[[5]], [[11], [0]]]  # Bytes.
     outputs = iter(model.compute([(each, 0) for texts in rows for each in texts]))
     assert calls == [["a cat", "the cat sat", ""]]
-    for texts, answers in zip(rows, expected, strict=True):
-        found = exports.join_rows([model.postprocess(each, [next(outputs)]) for each in texts])
-        assert_answers(found, answers, atol=1e-5)
+    for part, answers in zip(rows, expected, strict=True):
+        assert_answers(exports.join_rows([model.postprocess(row, [next(outputs)]) for row in part]), answers, atol=1e-5)
 
 
 def test_windows_of_long_texts_are_computed_in_several_batches(tagger: pathlib.Path):

@@ -91,9 +91,8 @@ class ClassificationSpec(LabelSpec):
 
     def choose_settings(self, predictions: Array, examples: Sequence[TextExample], options: DecisionOptions) -> Self:
         spec = super().choose_settings(predictions, examples, options)
-        if options.min_confidence is None:
-            return spec
-        return dataclasses.replace(spec, min_confidence=options.min_confidence)
+        min_confidence = spec.min_confidence if options.min_confidence is None else options.min_confidence
+        return dataclasses.replace(spec, min_confidence=min_confidence)
 
     def apply_class_weights(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         if not class_weights or not features.targets:
