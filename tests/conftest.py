@@ -65,11 +65,11 @@ def run_separate_process() -> "Iterator[Callable[..., Any]]":
 
     Returns the original function that checks an export in a separate process, as it runs for users.
     """
-    from official_bert.export import plain_answers
+    from official_bert.export import separate_process
 
-    original = plain_answers.run_process
+    original = separate_process.run_process
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_answers, "run_process", plain_answers.ask)
+        patch.setattr(separate_process, "run_process", separate_process.compute_answers)
         yield original
 
 

@@ -18,7 +18,7 @@ from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_checkpoint
 from official_bert.data import record_reader
 from official_bert.errors import UserError
-from official_bert.inference import exports, replays
+from official_bert.inference import exports, reference_answers
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.runs.run_file import read_run_file
@@ -124,12 +124,12 @@ def read_vocabulary(path: str, _: BadRows) -> object:
 
 def write_export(folder: pathlib.Path) -> None:
     write_text(folder / exports.METADATA_FILE, json.dumps({"kind": "classification", "labels": ["a", "b"]}))
-    replay = replays.Replay({"text": ["the cat", "a"]}, {"label": ["a", "b"]}, ("label",), [0.5, 0.2], 1e-5)
-    write_text(folder / exports.REPLAY_FILE, json.dumps({**vars(replay), "decisions": ["label"]}))
+    texts, answers = {"text": ["the cat", "a"]}, {"label": ["a", "b"]}
+    reference_answers.ReferenceAnswers(texts, answers, ("label",), [0.5, 0.2], 1e-5).write(str(folder))
 
 
 def read_export(folder: pathlib.Path, _: BadRows) -> object:
-    return exports.read_metadata(str(folder)), vars(replays.read(str(folder)))
+    return exports.read_metadata(str(folder)), vars(reference_answers.read(str(folder)))
 
 
 _TEXTS = [f"Text number {number}, “quoted”." * (number % 4) for number in range(50)]

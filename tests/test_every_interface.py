@@ -11,9 +11,9 @@ import pytest
 
 import official_bert
 from official_bert.commands import FEATURES, PREDICT
-from official_bert.export import proof
+from official_bert.export import verification
 from official_bert.export.options import ONNX, SAVED_MODEL
-from official_bert.inference import backends, exports, replays
+from official_bert.inference import backends, exports, reference_answers
 from official_bert.kinds import names
 from official_bert.modeling.fast.verification import run_functions_eagerly
 from tests.conftest import slow_after
@@ -106,9 +106,9 @@ def test_all_interfaces_give_the_same_answers(
 @pytest.mark.parametrize("kind", slow_after(1, [*CLASSES, names.ENCODER, names.FILL_MASK]))
 def test_a_process_without_this_package_gives_the_same_answers(kind: str, export_kind, run_separate_process):
     path = export_kind(kind, SAVED_MODEL)
-    replay = replays.read(path)
-    assert len(replay) > replays.TOGETHER
-    proof.compare(replay, *run_separate_process(path, replay.rows()))
+    reference = reference_answers.read(path)
+    assert len(reference) > reference_answers.TOGETHER
+    verification.check_answers(reference, *run_separate_process(path, reference.rows()))
 
 
 def test_features_writes_the_vectors_of_the_model(save_kind, tmp_path: pathlib.Path):

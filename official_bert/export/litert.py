@@ -16,10 +16,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.export import proof
+from official_bert.export import verification
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, ExportOptions
 from official_bert.export.source import ExportSource
-from official_bert.inference import exports, replays
+from official_bert.inference import exports, reference_answers
 from official_bert.inference.keras_model import KerasPredictor, compute_outputs
 from official_bert.kinds.features import Features, Outputs
 from official_bert.modeling.head_input import HeadInput
@@ -61,10 +61,10 @@ def write(source: ExportSource, folder: str, options: ExportOptions) -> None:
     path = os.path.join(folder, MODEL_FILE)
     files.write_bytes(path, convert(source, options.quantization == DYNAMIC_INT8))
     predictor = _make_predictor(source, load(path))
-    score = proof.compare_scores(source, options, predictor.compute_outputs, LITERT)
+    score = verification.compare_scores(source, options, predictor.compute_outputs, LITERT)
     if options.quantization == FLOAT32:
-        replay = proof.record_answers(source, options.eval_file)
-        proof.compare(replay, *replays.ask(predictor.run, replay.rows()))
+        reference = verification.record_answers(source, options.eval_file)
+        verification.check_answers(reference, *reference_answers.compute_answers(predictor.run, reference.rows()))
     choices = source.task_spec["num_choices"]
     shape = "[1, S]" if choices is None else f"[1, {choices}, S]"
     source.write_tokenizer(folder)

@@ -8,11 +8,11 @@ import dataclasses
 import os
 
 from official_bert.errors import UserError
-from official_bert.export import proof
+from official_bert.export import verification
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, ONNX, ExportOptions
 from official_bert.export.saved_model import write_checksums, write_metadata
 from official_bert.export.source import ExportSource
-from official_bert.inference import exports, replays
+from official_bert.inference import exports, reference_answers
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.utils import extras
 
@@ -63,13 +63,13 @@ def write(source: ExportSource, folder: str, options: ExportOptions) -> None:
     write_metadata(folder, metadata)
     model = OnnxPredictor(folder)
     if quantized:
-        score = proof.compare_scores(source, options, model.compute_outputs, ONNX)
+        score = verification.compare_scores(source, options, model.compute_outputs, ONNX)
         write_metadata(folder, metadata | {"score": score})
-    replay = proof.record_answers(source, options.eval_file)
-    alone, together = replays.ask(model.run, replay.rows())
-    if quantized:  # The score was checked instead. Later replays compare with these answers.
-        answers = {name: [row[name] for row in alone] for name in replay.answers}
-        replay = dataclasses.replace(replay, answers=answers, tolerance=_INT8_TOLERANCE)
-    proof.compare(replay, alone, together)
-    replay.write(folder)
+    reference = verification.record_answers(source, options.eval_file)
+    alone, together = reference_answers.compute_answers(model.run, reference.rows())
+    if quantized:  # The score was checked instead. Later checks compare with these answers.
+        answers = {name: [row[name] for row in alone] for name in reference.answers}
+        reference = dataclasses.replace(reference, answers=answers, tolerance=_INT8_TOLERANCE)
+    verification.check_answers(reference, alone, together)
+    reference.write(folder)
     write_checksums(folder)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import VOCAB_FILE
 from official_bert.errors import UserError
-from official_bert.export import operations, plain_answers, proof, warmup
+from official_bert.export import operations, separate_process, verification, warmup
 from official_bert.export.graph_models import build_graph_model
 from official_bert.export.options import ExportOptions
 from official_bert.export.source import ExportSource
@@ -51,9 +51,9 @@ def write(source: ExportSource, folder: str, options: ExportOptions) -> None:
     releases = [release for release, names in missing.items() if not names]
     write_metadata(folder, source.metadata(functions.inputs) | {"tensorflow_serving": releases})
     warmup.write_requests(os.path.join(folder, exports.WARMUP_FILE), functions.inputs)
-    replay = proof.record_answers(source, options.eval_file)
-    proof.compare(replay, *plain_answers.answer_without_package(folder, replay.rows()))
-    replay.write(folder)
+    reference = verification.record_answers(source, options.eval_file)
+    verification.check_answers(reference, *separate_process.answer_without_package(folder, reference.rows()))
+    reference.write(folder)
     write_checksums(folder)
 
 

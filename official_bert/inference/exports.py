@@ -1,7 +1,7 @@
 """The folder layout of an export, and the conversion between rows of JSON values and arrays. Needs no TensorFlow.
 
 EXPORT_DIR/<version>/ contains a SavedModel, or an ONNX file with the vocabulary and a tokenizer.json in assets/. Its
-folder assets.extra contains the metadata, the reference inputs with their answers (see replays.py) and, for a
+folder assets.extra contains the metadata, the reference inputs with their answers (see reference_answers.py) and, for a
 SavedModel, the warm-up requests of TensorFlow Serving.
 
 B texts, W words, masks or word pieces of a text

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from official_bert.inference import exports, replays
+from official_bert.inference import exports, reference_answers
 from official_bert.inference.exports import Columns
 from official_bert.kinds.features import Features, Outputs, gather_rows, row_lengths
 from official_bert.kinds.names import DEFAULT_SIGNATURE, IS_TRUNCATED
@@ -207,7 +207,7 @@ class Predictor(abc.ABC):
             UserError: If the model cannot answer them, or answers differently from when it was exported.
         """
         if default := self.signatures.get(DEFAULT_SIGNATURE):
-            replays.check(self.folder, default.inputs, self.run)
+            reference_answers.check_answers(self.folder, default.inputs, self.run)
 
 
 class SpecPredictor(Predictor):

@@ -7,7 +7,7 @@ import urllib.request
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import backends, exports, replays
+from official_bert.inference import backends, exports, reference_answers
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
 from official_bert.utils.progress import Progress
 
@@ -39,33 +39,33 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
         raise UserError(f"--export_dir requires the URL of a server, but {folder_or_url} is a folder; remove it")
     folder = exports.find_newest_version(options.export_dir if options.export_dir is not None else folder_or_url)
     checksums.check_files(folder)
-    replay = replays.read(folder)
+    reference = reference_answers.read(folder)
     if is_server:
-        alone, together = _query_server(folder_or_url, replay), replays.Answers()
+        alone, together = _query_server(folder_or_url, reference), reference_answers.Answers()
     elif exports.is_onnx(folder):
-        alone, together = replays.ask(backends.load_predictor(folder).run, replay.rows())
+        alone, together = reference_answers.compute_answers(backends.load_predictor(folder).run, reference.rows())
     else:
-        from official_bert.export import plain_answers
+        from official_bert.export import separate_process
 
-        alone, together = plain_answers.answer_without_package(folder, replay.rows())
-    different = replay.compare(alone, together, "the server" if is_server else "the export")
+        alone, together = separate_process.answer_without_package(folder, reference.rows())
+    different = reference.compare(alone, together, "the server" if is_server else "the export")
     if different:
         more = [f"and {len(different) - _MAX_SHOWN} more"] if len(different) > _MAX_SHOWN else []
         raise UserError("\n  ".join([f"{folder_or_url} has different answers:", *different[:_MAX_SHOWN], *more]))
-    largest = max(map(replay.largest_difference, (alone, together)))
+    largest = max(map(reference.largest_difference, (alone, together)))
     return (
-        f"{folder_or_url} answers {len(replay)} texts as predict did when {folder} was written; numbers x differ by at "
-        f"most {largest:.1g} * (1 + |x|)"
+        f"{folder_or_url} answers {len(reference)} texts as predict did when {folder} was written; numbers x differ by "
+        f"at most {largest:.1g} * (1 + |x|)"
     )
 
 
-def _query_server(url: str, replay: replays.Replay) -> replays.Answers:
+def _query_server(url: str, reference: reference_answers.ReferenceAnswers) -> reference_answers.Answers:
     url = url if url.endswith(":predict") else f"{url.rstrip('/')}:predict"
     token = os.environ.get(TOKEN_VARIABLE)
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    progress = Progress("checking", len(replay), "texts")
-    answers: replays.Answers = []
-    for number, row in enumerate(replay.rows(), 1):
+    progress = Progress("checking", len(reference), "texts")
+    answers: reference_answers.Answers = []
+    for number, row in enumerate(reference.rows(), 1):
         body = json.dumps({"instances": [row]}).encode()
         try:
             with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=_TIMEOUT_SECONDS) as reply:
@@ -79,7 +79,7 @@ def _query_server(url: str, replay: replays.Replay) -> replays.Answers:
             ) from error
         except (KeyError, IndexError, TypeError) as error:
             raise UserError(f"{url} returned no predictions; check that it is the URL of a model") from error
-        answers.append(answer if isinstance(answer, dict) else dict.fromkeys(replay.answers, answer))
+        answers.append(answer if isinstance(answer, dict) else dict.fromkeys(reference.answers, answer))
         progress.update(number)
     return answers
 

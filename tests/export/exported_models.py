@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints.formats import finetuned
-from official_bert.export import formats, proof
+from official_bert.export import formats, verification
 from official_bert.export.options import SAVED_MODEL, ExportOptions
 from official_bert.export.source import ExportSource
 from official_bert.inference import exports
@@ -153,9 +153,9 @@ def answer_in_python(source: ExportSource, texts: Mapping[str, Sequence[Any]]) -
     """Returns the answers of the Keras model, tokenized and decoded in Python, by output."""
     if source.kind != names.ENCODER:
         with pytest.MonkeyPatch.context() as patch, run_functions_eagerly():
-            patch.setattr(proof, "KerasRunner", share_runner)
-            return proof._make_predictor(source).run(exports.to_columns(texts))
-    answers, _ = proof._encode(texts["text"], source)
+            patch.setattr(verification, "KerasRunner", share_runner)
+            return verification._make_predictor(source).run(exports.to_columns(texts))
+    answers, _ = verification._encode(texts["text"], source)
     answers["input_mask"] = [[1] * len(vectors) for vectors in answers["sequence_output"]]
     rows = [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)]
     return exports.join_rows([{name: np.array([value]) for name, value in row.items()} for row in rows])
@@ -201,7 +201,7 @@ def export(model: Any, export_dir: Any, format_name: str = SAVED_MODEL, **flags:
     is_source = isinstance(model, ExportSource)
     options = ExportOptions("a model" if is_source else str(model), str(export_dir), [format_name], **flags)
     with pytest.MonkeyPatch.context() as patch, run_functions_eagerly():
-        patch.setattr(proof, "KerasRunner", share_runner)
+        patch.setattr(verification, "KerasRunner", share_runner)
         return (formats.write(model, options) if is_source else formats.export(options))[format_name]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from official_bert.export import litert, proof
+from official_bert.export import litert, verification
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ExportOptions
 from official_bert.inference import exports
 from official_bert.kinds.names import CLASSIFICATION, KINDS, MULTI_LABEL, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
@@ -45,7 +45,8 @@ def test_converted_model_with_different_answers_is_not_written(monkeypatch: pyte
 
 def test_a_program_can_tokenize_and_decode_with_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     source = make_source(QUESTION_ANSWERING, version_2=True, casing=UNCASED._replace(strip_accents=False))
-    for module, name, result in ((litert, "convert", b""), (litert, "load", None), (proof, "compare_scores", {})):
+    results = ((litert, "convert", b""), (litert, "load", None), (verification, "compare_scores", {}))
+    for module, name, result in results:
         monkeypatch.setattr(module, name, lambda *_, result=result: result)
     litert.write(source, str(tmp_path), ExportOptions("", "", [LITERT], eval_file="a", quantization=DYNAMIC_INT8))
     report = json.loads((tmp_path / litert.REPORT_FILE).read_text())

@@ -142,7 +142,7 @@ def test_features_writes_the_vectors_as_the_model_was_trained(folder, vectors, t
 
 @pytest.mark.parametrize("format_name", [pytest.param("saved_model", marks=pytest.mark.slow), "onnx"])
 def test_exports_answer_with_normalized_vectors(folder, vectors, tmp_path, format_name):
-    """Each export is verified by a replay when it is written. Here the command replays it again."""
+    """Each export is verified when it is written. Here the command checks it again."""
     pairs, answers = str(folder / "pairs.jsonl"), tmp_path / "answers.jsonl"
     export(folder / "run", tmp_path / "export", format_name, eval_file=pairs)
     batch_prediction.predict(BatchPredictionOptions(str(tmp_path / "export"), pairs, str(answers)))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.export import plain_answers
+from official_bert.export import separate_process
 from official_bert.inference import exports
 from official_bert.inference.saved_model import SavedModelPredictor, load_saved_model
 from official_bert.utils import files
@@ -33,7 +33,7 @@ def test_export_is_loaded_from_a_path_that_tensorflow_does_not_open(name: str, t
         fsspec.filesystem("memory").put(export_batches(tmp_path), name, recursive=True)
     folder = name if files.is_remote(name) else export_batches(tmp_path / name)
     assert load_saved_model(folder).signatures
-    alone, together = plain_answers.answer_without_package(folder, [{"text": "a"}, {"text": "bc"}])
+    alone, together = separate_process.answer_without_package(folder, [{"text": "a"}, {"text": "bc"}])
     assert [row["text"] for row in (*alone, *together)] == ["a", "bc", "a", "bc"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from official_bert.export.options import ONNX
 from official_bert.inference import exports as layout
-from official_bert.inference import replays
+from official_bert.inference import reference_answers
 from official_bert.kinds.names import QUESTION_ANSWERING
 from official_bert.serving.check_export import check
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
@@ -34,7 +34,7 @@ def other(exported: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_check_export_reproduces_the_stored_answers(exported: pathlib.Path, other: pathlib.Path):
-    count = len(replays.read(str(exported / "1")))
+    count = len(reference_answers.read(str(exported / "1")))
     assert check(CheckOptions(), str(exported)).startswith(f"{exported} answers {count} texts as predict did when")
     first, *lines = refusal(check, CheckOptions(), str(other)).split("\n  ")
     assert first == f"{other} has different answers:"

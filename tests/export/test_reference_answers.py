@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from official_bert.export import operations
-from official_bert.export.proof import record_answers, synthetic_texts
 from official_bert.export.source import ExportSource
+from official_bert.export.verification import record_answers, synthetic_texts
 from official_bert.inference import exports as layout
-from official_bert.inference import replays
-from official_bert.inference.replays import Replay
+from official_bert.inference import reference_answers
+from official_bert.inference.reference_answers import ReferenceAnswers
 from official_bert.kinds import graph_inputs
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
@@ -19,7 +19,7 @@ from tests.export.exported_models import CONFIG, export, make_source, make_task_
 from tests.make import VOCAB, refusal
 
 LENGTH = 20
-REPLAY = Replay(
+REFERENCE = ReferenceAnswers(
     {"text": ["a", "b"]},
     {"label": ["yes", "no"], "probability": [0.9, 0.5003], "starts": [[0, 4], []]},
     ("label",),
@@ -61,38 +61,38 @@ def test_synthetic_texts_have_exactly_the_maximum_lengths():
 
 
 def test_rounding_is_not_a_difference():
-    assert not list(REPLAY.differences(ANSWERS, "it"))  # the probabilities of both labels are almost equal
+    assert not list(REFERENCE.differences(ANSWERS, "it"))  # the probabilities of both labels are almost equal
     other = {**ANSWERS[0], "probability": 0.902}
-    (line,) = REPLAY.differences([other], "it")
+    (line,) = REFERENCE.differences([other], "it")
     assert all(part in line for part in ('{"text": "a"}', "probability is 0.9 with predict", "0.902 with it"))
     nan = {"probability": float("nan")}
     for change in ({"label": "no"}, {"starts": [0, 5]}, {"starts": [0]}, {"probability": "0.9"}, nan):
-        assert len(list(REPLAY.differences([{**ANSWERS[0], **change}], "it"))) == 1
-    assert REPLAY.largest_difference([other]) == pytest.approx(0.002 / 1.9)
-    (line,) = REPLAY.differences([{"label": "yes", "probability": 0.9}], "it")
+        assert len(list(REFERENCE.differences([{**ANSWERS[0], **change}], "it"))) == 1
+    assert REFERENCE.largest_difference([other]) == pytest.approx(0.002 / 1.9)
+    (line,) = REFERENCE.differences([{"label": "yes", "probability": 0.9}], "it")
     assert "no output starts" in line
     assert '{"text": "a"}' in line
 
 
 def test_replay_files_are_read_back_without_overlong_answers(tmp_path: pathlib.Path):
     (tmp_path / "assets.extra").mkdir()
-    REPLAY.write(str(tmp_path))
-    assert replays.read(str(tmp_path)) == REPLAY
-    long = dataclasses.replace(REPLAY, answers={**REPLAY.answers, "starts": [[0.5] * 30_000, []]})
+    REFERENCE.write(str(tmp_path))
+    assert reference_answers.read(str(tmp_path)) == REFERENCE
+    long = dataclasses.replace(REFERENCE, answers={**REFERENCE.answers, "starts": [[0.5] * 30_000, []]})
     long.write(str(tmp_path))
-    assert replays.read(str(tmp_path)).texts == {"text": ["b"]}
+    assert reference_answers.read(str(tmp_path)).texts == {"text": ["b"]}
     dataclasses.replace(long, answers={"starts": [[0.5] * 30_000] * 2}).write(str(tmp_path))
-    assert replays.read(str(tmp_path)).texts == {"text": []}
-    replays.check(str(tmp_path), ["text"], lambda columns: pytest.fail("no text is left to be answered"))
+    assert reference_answers.read(str(tmp_path)).texts == {"text": []}
+    reference_answers.check_answers(str(tmp_path), ["text"], lambda columns: pytest.fail("no text is left to answer"))
 
 
 def test_invalid_replay_file_is_rejected(tmp_path: pathlib.Path):
-    assert "has no replay file" in refusal(replays.read, str(tmp_path))
+    assert "has no replay file" in refusal(reference_answers.read, str(tmp_path))
     (tmp_path / "assets.extra").mkdir()
     columns = '{"texts": {"text": ["a"]}, "answers": {"label": []}, "decisions": [], "margins": [1], "tolerance": 0.1}'
     for content in ("{}", columns):
         (tmp_path / layout.REPLAY_FILE).write_text(content)
-        assert "is not a replay file" in refusal(replays.read, str(tmp_path))
+        assert "is not a replay file" in refusal(reference_answers.read, str(tmp_path))
 
 
 @pytest.mark.slow
@@ -105,11 +105,11 @@ def test_export_with_another_truncation_is_not_written(monkeypatch: pytest.Monke
     assert not list(tmp_path.iterdir())
 
 
-def test_texts_of_an_evaluation_file_are_replayed(tmp_path: pathlib.Path):
+def test_texts_of_an_evaluation_file_become_reference_inputs(tmp_path: pathlib.Path):
     table = tmp_path / "dev.csv"
     table.write_text("text,label\n" + "".join(f"the cat {'sat ' * number},yes\n" for number in range(50)))
     path = export(make_source(CLASSIFICATION), tmp_path / "exports", "onnx", eval_file=str(table))
-    texts, synthetic = replays.read(path).texts["text"], make_texts(CLASSIFICATION)["text"]
+    texts, synthetic = reference_answers.read(path).texts["text"], make_texts(CLASSIFICATION)["text"]
     assert texts[: len(synthetic)] == synthetic
     assert len(texts) == len(synthetic) + 32
     assert "--eval_file=dev.csv" in refusal(record_answers, make_source(ENCODER), "dev.csv")

@@ -18,7 +18,7 @@ _BLOCKED_PACKAGES = ("official_bert", "data_gen")
 def answer_without_package(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Runs a SavedModel on texts, in a separate process in which this package cannot be imported.
 
-    The arguments and the result are the same as for `ask`.
+    The arguments and the result are the same as for `compute_answers`.
 
     Raises:
         UserError: If the process fails. The message contains the end of its output.
@@ -49,7 +49,7 @@ def run_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answe
     return alone, together
 
 
-def ask(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
+def compute_answers(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Runs the serving_default signature of a SavedModel on each request by itself, and on some requests in one batch.
 
     Args:
@@ -90,4 +90,4 @@ def _decode(value: Any) -> Any:
 if __name__ == "__main__":
     blocked: dict[str, Any] = dict.fromkeys(_BLOCKED_PACKAGES)
     sys.modules.update(blocked)  # Blocks the import of these packages.
-    print(json.dumps(ask(sys.argv[1], json.load(sys.stdin))))
+    print(json.dumps(compute_answers(sys.argv[1], json.load(sys.stdin))))

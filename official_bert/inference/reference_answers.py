@@ -1,6 +1,6 @@
 """The reference inputs of an export and the model's answers to them, used to check the export on any machine.
 
-The export command stores them with the model (see export/proof.py).
+The export command stores them with the model (see export/verification.py).
 """
 
 import dataclasses
@@ -24,20 +24,20 @@ Run = Callable[[Columns], Columns]  # `run` of a Predictor.
 
 
 @dataclasses.dataclass(frozen=True)
-class Replay:
+class ReferenceAnswers:
     """The reference inputs of an export, and the answers of the model that was exported.
 
     Attributes:
         texts: The reference inputs: a list of texts for each input name.
         answers: The answers: a list for each output name.
-        decisions: Names of the outputs chosen by comparing numbers (such as labels), which rounding may flip.
-        margins: For each text, how far its decisions are from flipping (see KindSpec.margins).
+        discrete_outputs: Outputs chosen by comparing numbers (such as labels), which rounding may flip.
+        margins: For each text, how far its discrete outputs are from flipping (see KindSpec.margins).
         tolerance: Largest relative difference of a number that counts as rounding.
     """
 
     texts: dict[str, list[Any]]
     answers: dict[str, list[Any]]
-    decisions: tuple[str, ...]
+    discrete_outputs: tuple[str, ...]
     margins: list[float]
     tolerance: float
 
@@ -69,7 +69,7 @@ class Replay:
         """
         for number, (row, others) in enumerate(zip(self.rows(), answers, strict=False)):
             for name, column in self.answers.items():
-                if name in self.decisions and self.margins[number] <= 2 * self.tolerance:
+                if name in self.discrete_outputs and self.margins[number] <= 2 * self.tolerance:
                     continue
                 if name not in others:
                     yield f"{answerer} has no output {name} for {_format_value(row)}, only {sorted(others)}"
@@ -85,7 +85,7 @@ class Replay:
         Args:
             answers: Answers for which `differences` yields nothing.
         """
-        names = self.answers.keys() - self.decisions
+        names = self.answers.keys() - self.discrete_outputs
         columns = {name: [row[name] for row in answers] for name in names}
         return max((_difference(self.answers[name][: len(answers)], columns[name]) for name in names), default=0.0)
 
@@ -104,11 +104,12 @@ class Replay:
             for columns in (self.texts, self.answers)
         )
         margins = [min(self.margins[number], 1.0) for number in kept]
-        content = dataclasses.asdict(self) | {"texts": texts, "answers": answers, "margins": margins}
+        content: dict[str, Any] = {"texts": texts, "answers": answers, "decisions": self.discrete_outputs}
+        content |= {"margins": margins, "tolerance": self.tolerance}
         files.write_text(os.path.join(folder, exports.REPLAY_FILE), json.dumps(content, ensure_ascii=False) + "\n")
 
 
-def read(folder: str) -> Replay:
+def read(folder: str) -> ReferenceAnswers:
     """Reads the replay file of an export.
 
     Args:
@@ -124,7 +125,7 @@ def read(folder: str) -> Replay:
         )
     content = files.read_json_object(path)
     try:
-        replay = Replay(
+        reference = ReferenceAnswers(
             content["texts"],
             content["answers"],
             tuple(content["decisions"]),
@@ -132,16 +133,16 @@ def read(folder: str) -> Replay:
             float(content["tolerance"]),
         )
         is_complete = all(
-            len(column) == len(replay) for part in (replay.texts, replay.answers) for column in part.values()
+            len(column) == len(reference) for part in (reference.texts, reference.answers) for column in part.values()
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is not a replay file ({error!r}). Export the model again.") from error
-    if not is_complete or not replay.texts:
+    if not is_complete or not reference.texts:
         raise UserError(f"{path} is not a replay file (its columns differ in length). Export the model again.")
-    return replay
+    return reference
 
 
-def ask(run: Run, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
+def compute_answers(run: Run, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Returns a model's answers to each row by itself, and its answers to the first rows in one batch.
 
     Args:
@@ -158,7 +159,7 @@ def ask(run: Run, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
     return [answers for row in rows for answers in answer([row])], answer(rows[:TOGETHER]) if rows else []
 
 
-def check(folder: str, inputs: Collection[str], run: Run) -> None:
+def check_answers(folder: str, inputs: Collection[str], run: Run) -> None:
     """Compares a model's answers to the first reference inputs with the stored answers.
 
     Does nothing without a replay file.
@@ -174,12 +175,12 @@ def check(folder: str, inputs: Collection[str], run: Run) -> None:
     path = os.path.join(folder, exports.REPLAY_FILE)
     if not files.exists(path):
         return
-    replay = read(folder)
-    if replay.texts.keys() != set(inputs):
+    reference = read(folder)
+    if reference.texts.keys() != set(inputs):
         raise UserError(
-            f"{path} has the texts {list(replay.texts)}, but the model takes {list(inputs)}; export the model again"
+            f"{path} has the texts {list(reference.texts)}, but the model takes {list(inputs)}; export the model again"
         )
-    for difference in replay.compare(*ask(run, replay.rows()[:TOGETHER]), "the model"):
+    for difference in reference.compare(*compute_answers(run, reference.rows()[:TOGETHER]), "the model"):
         raise UserError(f"{path} does not match the model: {difference}. Export the model again.")
 
 

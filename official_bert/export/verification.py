@@ -1,6 +1,6 @@
 """Checks an export while it is written: compares its answers, and a quantized model's score, with the original model's.
 
-The texts and the model's answers are stored with the export as a reference (see inference/replays.py).
+The texts and the model's answers are stored with the export as a reference (see inference/reference_answers.py).
 """
 
 import itertools
@@ -17,7 +17,7 @@ from official_bert.export.options import ExportOptions
 from official_bert.export.source import ExportSource
 from official_bert.inference import exports, fill_mask
 from official_bert.inference.keras_model import KerasPredictor, KerasRunner
-from official_bert.inference.replays import Replay
+from official_bert.inference.reference_answers import ReferenceAnswers
 from official_bert.kinds import text_spec
 from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.model import create_kind_model
@@ -28,7 +28,7 @@ from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tokenization.exact import MASK, FullTokenizer
 from official_bert.utils.counting import pluralize
 
-# The largest difference that counts as rounding, for values of 32 bits, and of 16 or 8 bits (see replays).
+# The largest difference that counts as rounding, for values of 32 bits, and of 16 or 8 bits (see reference_answers).
 _FLOAT32_TOLERANCE, _COARSE_TOLERANCE = 5e-4, 3e-2
 _EVALUATION_TEXTS = 32
 _BATCH_SIZE = 8
@@ -38,7 +38,7 @@ _SCORING_BATCH_SIZE = 32
 Answers = tuple[dict[str, list[Any]], list[float]]
 
 
-def record_answers(source: ExportSource, eval_file: str | None = None) -> Replay:
+def record_answers(source: ExportSource, eval_file: str | None = None) -> ReferenceAnswers:
     """Returns synthetic texts, and some texts of an evaluation file, with the model's answers to them.
 
     Args:
@@ -66,7 +66,8 @@ def record_answers(source: ExportSource, eval_file: str | None = None) -> Replay
     is_exact = all(layer.compute_dtype == "float32" for layer in source.model.layers) and not any(
         getattr(layer, "quantization_mode", None) for layer in source.model._flatten_layers()
     )
-    return Replay(texts, answers, discrete_outputs, margins, _FLOAT32_TOLERANCE if is_exact else _COARSE_TOLERANCE)
+    tolerance = _FLOAT32_TOLERANCE if is_exact else _COARSE_TOLERANCE
+    return ReferenceAnswers(texts, answers, discrete_outputs, margins, tolerance)
 
 
 def synthetic_texts(source: ExportSource) -> dict[str, list[Any]]:
@@ -119,18 +120,20 @@ def _make_predictor(source: ExportSource) -> KerasPredictor:
     return KerasPredictor(source.spec, source.tokenizer, max_seq_length, runner.compute_outputs)
 
 
-def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]]) -> None:
+def check_answers(
+    reference: ReferenceAnswers, alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]]
+) -> None:
     """Checks that the answers of an export equal the model's.
 
     Args:
-        replay: The texts and the model's answers to them.
+        reference: The texts and the model's answers to them.
         alone: The export's answers to each text, in batches of size one.
         together: The export's answers to the first texts in one batch.
 
     Raises:
         UserError: If an answer differs by more than rounding errors.
     """
-    different = replay.compare(alone, together, "the export")
+    different = reference.compare(alone, together, "the export")
     if different:
         more = f" ({len(different) - 1} more answers differ)" if len(different) > 1 else ""
         raise UserError(
