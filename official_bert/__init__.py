@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from official_bert.adaptation.adapting import adapt
     from official_bert.checkpoints.loading import load, load_pretraining_model
     from official_bert.errors import UserError
-    from official_bert.inference.features import FeatureExtractor
+    from official_bert.inference.feature_extractor import FeatureExtractor
     from official_bert.inference.fill_mask import fill_mask
     from official_bert.keras_models.masked_lm import MaskedLM
     from official_bert.keras_models.multiple_choice import MultipleChoice
@@ -40,7 +40,7 @@ _NAMES = {
     "official_bert.adaptation.adapting": "adapt",
     "official_bert.checkpoints.loading": "load load_pretraining_model",
     "official_bert.errors": "UserError",
-    "official_bert.inference.features": "FeatureExtractor",
+    "official_bert.inference.feature_extractor": "FeatureExtractor",
     "official_bert.inference.fill_mask": "fill_mask",
     "official_bert.keras_models.text_classifier": "TextClassifier",
     "official_bert.keras_models.text_regressor": "TextRegressor",

@@ -321,11 +321,11 @@ def _extract_features(options: FeatureOptions, shards: ShardOptions) -> None:
     if shards.dask:
         from official_bert.inference import on_dask
 
-        print(on_dask.write_features(options, shards.num_shards, shards.dask))
+        print(on_dask.write_vectors(options, shards.num_shards, shards.dask))
     else:
         from official_bert.inference import feature_extraction
 
-        print(feature_extraction.write_features(options, shards.selected()))
+        print(feature_extraction.write_vectors(options, shards.selected()))
 
 
 FEATURES = Command(

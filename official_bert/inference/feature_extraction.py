@@ -10,8 +10,8 @@ from official_bert.checkpoints import loading
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
-from official_bert.inference import batch_prediction, feature_files
-from official_bert.inference.features import FeatureExtractor
+from official_bert.inference import batch_prediction, vector_files
+from official_bert.inference.feature_extractor import FeatureExtractor
 from official_bert.inference.options import TRAINED, FeatureOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.modeling.choices import POOLED
@@ -24,7 +24,7 @@ from official_bert.utils.progress import Progress
 _WORDS = "words"  # Column of --is_split_into_words.
 
 
-def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
+def write_vectors(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
     """Computes the vectors of each text of the input file, writes them, and returns a summary line.
 
     Args:
@@ -40,13 +40,13 @@ def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
         if not files.exists(path):
             raise UserError(f"The file {path} does not exist.")
     inputs = [*read, options.init, *([options.vocab_file] if options.vocab_file else [])]
-    for path in feature_files.list_output_files(options.output_file, options.output_format, options.pooling):
+    for path in vector_files.list_output_files(options.output_file, options.output_format, options.pooling):
         files.refuse_overwriting(path, "output_file", inputs)
     with lock_file(options.output_file, "output_file"):
-        return _write_features(options, shard)
+        return _write_vectors(options, shard)
 
 
-def _write_features(options: FeatureOptions, shard: Shard) -> str:
+def _write_vectors(options: FeatureOptions, shard: Shard) -> str:
     extractor = make_extractor(options, load(options))
     trained = read_task_spec(options.init)
     texts: Iterable[str | list[str]] = read_texts(
@@ -60,13 +60,13 @@ def _write_features(options: FeatureOptions, shard: Shard) -> str:
     kilobytes = sum(map(files.size, tables.list_files(options.input_file))) / 1e3 / shard.count
     progress = Progress("extracting", kilobytes, "kB")
     count = truncated = done = 0
-    writer = feature_files.open_writer(options.output_file, options.output_format, extractor, options.pooling, first)
+    writer = vector_files.open_writer(options.output_file, options.output_format, extractor, options.pooling, first)
     with writer as add:
-        for features in extractor.extract(texts):
-            add(features)
+        for vectors in extractor.extract(texts):
+            add(vectors)
             count += 1
-            truncated += features.is_truncated
-            done += len(features.text.encode()) + 1
+            truncated += vectors.is_truncated
+            done += len(vectors.text.encode()) + 1
             progress.update(done / 1e3)
     return (
         f"Wrote the vectors of {pluralize(count, 'text')} to {options.output_file}; truncated to "
@@ -100,7 +100,7 @@ def complete_options(options: FeatureOptions) -> FeatureOptions:
         UserError: If the extension of the output file is unknown, the checkpoint is not a model of --task=embeddings,
             or its vectors are the pooler's output.
     """
-    format = feature_files.detect_format(options.output_file, options.output_format)
+    format = vector_files.detect_format(options.output_file, options.output_format)
     options = dataclasses.replace(options, output_format=format)
     if options.pooling != TRAINED:
         return options

@@ -22,9 +22,9 @@ import numpy as np
 
 from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
-from official_bert.inference import exports, feature_extraction, feature_files
+from official_bert.inference import exports, feature_extraction, vector_files
 from official_bert.inference.batch_prediction import Locate, Prediction
-from official_bert.inference.features import FeatureExtractor
+from official_bert.inference.feature_extractor import FeatureExtractor
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.inference.shards import Shard
 from official_bert.runs.locks import lock_file
@@ -56,10 +56,10 @@ def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> s
     return _run(Prediction.open(folder, options.batch_size), options, num_shards, address)
 
 
-def write_features(options: FeatureOptions, num_shards: int, address: str) -> str:
+def write_vectors(options: FeatureOptions, num_shards: int, address: str) -> str:
     """Computes the vectors of texts on a Dask cluster, and returns a summary line.
 
-    Does the same as `feature_extraction.write_features`.
+    Does the same as `feature_extraction.write_vectors`.
 
     Args:
         options: The flags. --input_file may also be a pattern that matches several files.
@@ -101,15 +101,15 @@ class _Extraction:
         return feature_extraction.make_extractor(self.options, feature_extraction.load(self.options))
 
     def output_files(self, path: str) -> list[str]:
-        return feature_files.list_output_files(path, self.options.output_format, self.options.pooling)
+        return vector_files.list_output_files(path, self.options.output_format, self.options.pooling)
 
     def write(
         self, model: FeatureExtractor, first: int, rows: Iterator[str | list[str]], path: str, locate: Locate
     ) -> None:
         del locate
-        with feature_files.open_writer(path, self.options.output_format, model, self.options.pooling, first) as add:
-            for features in model.extract(rows):
-                add(features)
+        with vector_files.open_writer(path, self.options.output_format, model, self.options.pooling, first) as add:
+            for vectors in model.extract(rows):
+                add(vectors)
 
 
 Computation = Prediction | _Extraction

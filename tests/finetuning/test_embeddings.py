@@ -131,12 +131,12 @@ def test_invalid_embedding_tasks_are_rejected_in_one_line(settings, x, y, messag
 def test_features_writes_the_vectors_as_the_model_was_trained(folder, vectors, tmp_path):
     texts = write_text(tmp_path / "texts.txt", "".join(f"{text}\n" for text in TEXTS))
     options = FeatureOptions(str(folder / "run"), texts, str(tmp_path / "vectors.parquet"), pooling="trained")
-    feature_extraction.write_features(options)
+    feature_extraction.write_vectors(options)
     table = parquet.read_table(tmp_path / "vectors.parquet")
     assert table["text"].to_pylist() == TEXTS
     np.testing.assert_allclose(table["layer_-1"].to_pylist(), vectors, atol=1e-6)
     TextEncoder.from_checkpoint(str(folder / "run"), pooling="pooled").save_checkpoint(str(tmp_path / "pooled"))
-    told = refusal(feature_extraction.write_features, dataclasses.replace(options, init=str(tmp_path / "pooled")))
+    told = refusal(feature_extraction.write_vectors, dataclasses.replace(options, init=str(tmp_path / "pooled")))
     assert "whose vectors are the pooled output. Use export" in told
 
 

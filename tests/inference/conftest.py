@@ -6,8 +6,8 @@ import pytest
 
 from official_bert.checkpoints import loading
 from official_bert.checkpoints.loading import ModelAndTokenizer
-from official_bert.inference import batch_prediction, feature_extraction, features
-from official_bert.inference.features import FeatureExtractor
+from official_bert.inference import batch_prediction, feature_extraction, feature_extractor
+from official_bert.inference.feature_extractor import FeatureExtractor
 from official_bert.inference.options import FeatureOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -36,7 +36,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduces groups to four rows, so that a few texts fill several."""
     monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 2)
     monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 4)
-    monkeypatch.setattr(features, "_BATCHES_AT_A_TIME", 2)
+    monkeypatch.setattr(feature_extractor, "_BATCHES_AT_A_TIME", 2)
 
 
 @pytest.fixture

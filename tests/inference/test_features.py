@@ -13,9 +13,8 @@ import pytest
 import official_bert
 from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.commands import FEATURES
-from official_bert.inference import feature_extraction, feature_files
-from official_bert.inference import features as features_module
-from official_bert.inference.features import FeatureExtractor, TextFeatures
+from official_bert.inference import feature_extraction, feature_extractor, vector_files
+from official_bert.inference.feature_extractor import FeatureExtractor, TextVectors
 from official_bert.inference.options import FeatureOptions
 from official_bert.kinds.names import ENCODER
 from official_bert.modeling.encoder import build_encoder
@@ -30,14 +29,14 @@ LOADED = functools.cache(lambda: ModelAndTokenizer(build_encoder(CONFIG, seed=0)
 TEXTS = ("the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40)
 
 
-compile_encoder = functools.cache(features_module._compile_encoder)
+compile_encoder = functools.cache(feature_extractor._compile_encoder)
 
 
 @pytest.fixture(autouse=True)
 def compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiles each choice of layers once. Compiling takes most of the time of a test."""
     monkeypatch.setattr(
-        features_module, "_compile_encoder", lambda loaded, layers: compile_encoder(loaded, tuple(layers))
+        feature_extractor, "_compile_encoder", lambda loaded, layers: compile_encoder(loaded, tuple(layers))
     )
 
 
@@ -47,7 +46,7 @@ def make_extractor(pooling: str = "none") -> FeatureExtractor:
 
 
 @functools.cache
-def extract(pooling: str = "none") -> list[TextFeatures]:
+def extract(pooling: str = "none") -> list[TextVectors]:
     return list(make_extractor(pooling).extract(TEXTS))
 
 
@@ -67,21 +66,21 @@ def compute_layers(tokens: list[str], num_first: int = 99) -> list[np.ndarray]:
 
 
 def test_every_token_has_vectors_of_the_requested_layers():
-    assert [features.text for features in extract()] == list(TEXTS)
-    assert [features.is_truncated for features in extract()] == [False] * 4 + [True]
+    assert [vectors.text for vectors in extract()] == list(TEXTS)
+    assert [vectors.is_truncated for vectors in extract()] == [False] * 4 + [True]
     assert extract()[3].tokens == "[CLS] dog [SEP] the cat [SEP]".split()
     for number, num_first in ((0, 99), (1, 99), (3, 3)):
-        features = extract()[number]
-        first, last = compute_layers(features.tokens, num_first)
-        assert features.values.shape == (len(features.tokens), 2, 8)
-        np.testing.assert_allclose(features.values[:, 0], last, atol=1e-5)
-        np.testing.assert_allclose(features.values[:, 1], first, atol=1e-5)
-    for features in extract():
-        for token, start, end in zip(features.tokens, features.starts, features.ends, strict=True):
+        vectors = extract()[number]
+        first, last = compute_layers(vectors.tokens, num_first)
+        assert vectors.values.shape == (len(vectors.tokens), 2, 8)
+        np.testing.assert_allclose(vectors.values[:, 0], last, atol=1e-5)
+        np.testing.assert_allclose(vectors.values[:, 1], first, atol=1e-5)
+    for vectors in extract():
+        for token, start, end in zip(vectors.tokens, vectors.starts, vectors.ends, strict=True):
             if start < 0:
                 assert token in ("[CLS]", "[SEP]")
             elif token != "[UNK]":
-                assert features.text[start:end].lower() == token.removeprefix("##")
+                assert vectors.text[start:end].lower() == token.removeprefix("##")
 
 
 @pytest.mark.parametrize(("pooling", "pool"), [("cls", lambda x: x[0]), ("mean", np.mean), ("max", np.max)])
@@ -93,14 +92,14 @@ def test_pooling_takes_all_tokens_but_no_padding(pooling: str, pool: Any):
 
 def test_vectors_of_several_layers_are_normalized_after_concatenation():
     extractor = FeatureExtractor(LOADED(), [-1, 1], "mean", normalize=True, max_seq_length=32)
-    for features, plain in zip(extractor.extract(TEXTS), extract("mean"), strict=True):
-        np.testing.assert_allclose(features.values, plain.values / np.linalg.norm(plain.values), atol=1e-5)
+    for vectors, plain in zip(extractor.extract(TEXTS), extract("mean"), strict=True):
+        np.testing.assert_allclose(vectors.values, plain.values / np.linalg.norm(plain.values), atol=1e-5)
 
 
 @pytest.mark.parametrize(("texts", "expected"), [(5, 5), (1, 2), (1000, 128)])  # at least a batch, at most 64 batches
 def test_the_number_of_buffered_texts_is_limited_by_memory(texts: int, expected: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(features_module, "_BYTES_AT_A_TIME", texts * 32 * 2 * 8 * 4)
-    monkeypatch.setattr(features_module, "_compile_encoder", lambda loaded, layers: None)
+    monkeypatch.setattr(feature_extractor, "_BYTES_AT_A_TIME", texts * 32 * 2 * 8 * 4)
+    monkeypatch.setattr(feature_extractor, "_compile_encoder", lambda loaded, layers: None)
     assert FeatureExtractor(LOADED(), [-1, 1], max_seq_length=32, batch_size=2).texts_at_a_time == expected
 
 
@@ -118,15 +117,15 @@ def test_texts_split_into_words_get_one_vector_per_word(max_seq_length: int, spa
     words = ["Unaffable", "cat-sat", "\u200b", "ran"]
     settings = {"align": "words", "max_seq_length": max_seq_length, "is_split_into_words": True}
     extractor = FeatureExtractor(LOADED(), [-1, 1], **settings)
-    (features,) = extractor.extract([words])
+    (vectors,) = extractor.extract([words])
     tokens = "[CLS] un ##aff ##able cat [UNK] sat [UNK] ran".split()[: max_seq_length - 1]
-    vectors = compute_layers([*tokens, "[SEP]"])[-1]
-    assert features.tokens == words[: len(spans)]
-    positions = zip(features.starts, features.ends, strict=True)
-    assert [features.text[start:end] for start, end in positions] == features.tokens
-    expected = [vectors[start:end].mean(axis=0) for start, end in spans]
-    np.testing.assert_allclose(features.values[:, 0], expected, atol=1e-5)
-    assert features.is_truncated == (max_seq_length == 7)
+    last = compute_layers([*tokens, "[SEP]"])[-1]
+    assert vectors.tokens == words[: len(spans)]
+    positions = zip(vectors.starts, vectors.ends, strict=True)
+    assert [vectors.text[start:end] for start, end in positions] == vectors.tokens
+    expected = [last[start:end].mean(axis=0) for start, end in spans]
+    np.testing.assert_allclose(vectors.values[:, 0], expected, atol=1e-5)
+    assert vectors.is_truncated == (max_seq_length == 7)
 
 
 def test_lists_of_words_are_read_from_their_column(tmp_path: pathlib.Path):
@@ -139,17 +138,17 @@ def test_lists_of_words_are_read_from_their_column(tmp_path: pathlib.Path):
 
 
 def test_layer_0_is_the_output_of_the_embeddings():
-    (features,) = FeatureExtractor(LOADED(), [0, -1], max_seq_length=32).extract(["the cat"])
-    ids = TOKENIZER.convert_tokens_to_ids(features.tokens)
+    (vectors,) = FeatureExtractor(LOADED(), [0, -1], max_seq_length=32).extract(["the cat"])
+    ids = TOKENIZER.convert_tokens_to_ids(vectors.tokens)
     weights = make.list_weights(LOADED().model)
     words, positions, types = (weights[f"{name}_embeddings/embeddings"] for name in ("word", "position", "token_type"))
     summed = words[ids] + positions[: len(ids)] + types[0]
     normalized = (summed - summed.mean(-1, keepdims=True)) / np.sqrt(summed.var(-1, keepdims=True) + 1e-12)
-    np.testing.assert_allclose(features.values[:, 0], normalized, atol=1e-5)
+    np.testing.assert_allclose(vectors.values[:, 0], normalized, atol=1e-5)
 
 
 def test_default_length_is_limited_by_the_models_positions(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(features_module, "_compile_encoder", lambda loaded, layers: None)
+    monkeypatch.setattr(feature_extractor, "_compile_encoder", lambda loaded, layers: None)
     for positions, expected in ((32, 32), (200, 128)):
         config = make.tiny_config(max_position_embeddings=positions)
         loaded = ModelAndTokenizer(LOADED().model, config, TOKENIZER)
@@ -184,9 +183,9 @@ def test_invalid_options_are_rejected(arguments: dict[str, Any], message: str):
 
 def write(path: pathlib.Path, format: str, pooling: str = "none") -> Any:
     """Writes the vectors of the texts, and returns the lines of a file of lines."""
-    with feature_files.open_writer(str(path), format, make_extractor(pooling), pooling) as add:
-        for features in extract(pooling):
-            add(features)
+    with vector_files.open_writer(str(path), format, make_extractor(pooling), pooling) as add:
+        for vectors in extract(pooling):
+            add(vectors)
     return [json.loads(line) for line in path.read_text().splitlines()] if path.suffix == ".jsonl" else None
 
 
@@ -201,7 +200,7 @@ def test_npy_file_holds_all_tokens_and_jsonl_file_lists_them(tmp_path: pathlib.P
 
 @pytest.mark.parametrize("pooling", ["none", "max"])
 def test_parquet_and_json_lines_hold_the_same(pooling: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(feature_files, "_ROWS_AT_A_TIME", 2)  # three groups
+    monkeypatch.setattr(vector_files, "_ROWS_AT_A_TIME", 2)  # three groups
     write(tmp_path / "a.parquet", "parquet", pooling)
     table = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     lines = write(tmp_path / "a.jsonl", "jsonl", pooling)
@@ -226,16 +225,16 @@ def test_original_format_is_written(tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("format", ["npy", "parquet", "jsonl", "original"])
 def test_a_failed_write_leaves_no_files(format: str, tmp_path: pathlib.Path):
-    writer = feature_files.open_writer(str(tmp_path / "out"), format, make_extractor(), "none")
+    writer = vector_files.open_writer(str(tmp_path / "out"), format, make_extractor(), "none")
     with pytest.raises(AttributeError), writer as add:
         list(map(add, [extract()[0], None]))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_format_is_detected_by_the_extension():
-    assert feature_files.detect_format("a/b.npy") == "npy"
-    assert feature_files.detect_format("b.txt", "original") == "original"
-    assert "b.txt" in refusal(feature_files.detect_format, "b.txt")
+    assert vector_files.detect_format("a/b.npy") == "npy"
+    assert vector_files.detect_format("b.txt", "original") == "original"
+    assert "b.txt" in refusal(vector_files.detect_format, "b.txt")
 
 
 def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Path):
@@ -244,8 +243,8 @@ def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Pat
     flags = ["--layers=-1,1", "--pooling=mean", "--max_seq_length=16"]
     (options, _) = FEATURES.parse([f"--init={folder}", f"--input_file={text}", f"--output_file={output}", *flags])
     with lock_file(output, "output_file"):
-        assert "is in use" in refusal(feature_extraction.write_features, options)
-    said = feature_extraction.write_features(options)
+        assert "is in use" in refusal(feature_extraction.write_vectors, options)
+    said = feature_extraction.write_vectors(options)
     assert "Wrote the vectors of 5 texts" in said
     assert "truncated to 16 tokens: 1" in said
     extractor = FeatureExtractor(official_bert.load(folder), [-1, 1], "mean", max_seq_length=16)
@@ -289,5 +288,5 @@ def test_inputs_are_never_overwritten(output: str, tmp_path: pathlib.Path):
         (tmp_path / name).write_text("a text\n")
     source = tmp_path / ("b.npy.tokens.jsonl" if output == "b.npy" else "a.npy")
     options = FeatureOptions("none", str(source), f"{tmp_path}/{output}", "npy", vocab_file=f"{tmp_path}/vocab.txt")
-    assert "which is an input" in refusal(feature_extraction.write_features, options)
+    assert "which is an input" in refusal(feature_extraction.write_vectors, options)
     assert source.read_text() == "a text\n"

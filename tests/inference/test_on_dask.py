@@ -114,9 +114,9 @@ def test_paths_may_be_remote(export_dir: str, texts: pathlib.Path):
 def test_tasks_that_run_twice_do_not_change_vectors(name: str, changes: dict[str, Any], texts: pathlib.Path):
     flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
     options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/local-{name}", **flags)
-    feature_extraction.write_features(options)
+    feature_extraction.write_vectors(options)
     options = dataclasses.replace(options, input_file=f"{texts}/[ab].txt", output_file=f"{texts}/{name}")
-    assert on_dask.write_features(options, 2, ADDRESS).startswith("Wrote 27 texts to ")
+    assert on_dask.write_vectors(options, 2, ADDRESS).startswith("Wrote 27 texts to ")
     assert_shards_hold(texts, name, f"local-{name}")
 
 

@@ -87,14 +87,14 @@ def test_a_rejected_row_is_reported_by_its_number_in_the_file(export_dir: str, t
     ("out.npy", {"pooling": "mean"}),
 ]))  # fmt: skip
 def test_shards_contain_the_vectors_of_a_run_without_shards(name: str, changes: dict[str, Any], texts: pathlib.Path):
-    def write_features(output: str, shard: Shard = ALL_ROWS) -> str:
+    def write_vectors(output: str, shard: Shard = ALL_ROWS) -> str:
         flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
         options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/{output}", **flags)
-        return feature_extraction.write_features(options, shard)
+        return feature_extraction.write_vectors(options, shard)
 
-    write_features(f"once-{name}")
+    write_vectors(f"once-{name}")
     for index, count in enumerate((12, 15)):
-        assert write_features(name, Shard(index, 2)).startswith(f"Wrote the vectors of {count} texts to ")
+        assert write_vectors(name, Shard(index, 2)).startswith(f"Wrote the vectors of {count} texts to ")
     assert_shards_hold(texts, name, f"once-{name}")
 
 

@@ -38,7 +38,7 @@ _DEFAULT_MAX_SEQ_LENGTH = 128
 
 
 @dataclasses.dataclass(frozen=True)
-class TextFeatures:
+class TextVectors:
     """The vectors of a text.
 
     Attributes:
@@ -122,11 +122,11 @@ class FeatureExtractor:
         per_text = 4 * max_seq_length * len(layers) * config.hidden_size
         self.texts_at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
         self._batch_size = batch_size
-        spec = _FeatureSpec(loaded.tokenizer, max_seq_length, pooling, align, normalize, is_split_into_words)
+        spec = _ExtractionSpec(loaded.tokenizer, max_seq_length, pooling, align, normalize, is_split_into_words)
         compute = functools.partial(compute_outputs, _compile_encoder(loaded, layers), max_seq_length=max_seq_length)
         self._predictor = KerasPredictor(spec, loaded.tokenizer, max_seq_length, compute)
 
-    def extract(self, texts: Iterable[str | Sequence[str]]) -> Iterator[TextFeatures]:
+    def extract(self, texts: Iterable[str | Sequence[str]]) -> Iterator[TextVectors]:
         """Yields the vectors of each text, in order. Memory use does not depend on the number of texts.
 
         Args:
@@ -137,14 +137,14 @@ class FeatureExtractor:
         while some := list(itertools.islice(waiting, self.texts_at_a_time)):
             # `run` would pad the vectors of all texts to the longest text.
             answers, _ = self._predictor.answer(exports.to_columns({"text": some}), self._batch_size)
-            yield from answers["features"]
+            yield from answers["text_vectors"]
 
 
 @dataclasses.dataclass(frozen=True)
-class _FeatureSpec(KindSpec):
+class _ExtractionSpec(KindSpec):
     """The KindSpec of feature extraction: tokenizes texts and pools the encoder's outputs.
 
-    Predictions are TextFeatures. See FeatureExtractor for the attributes.
+    Predictions are TextVectors. See FeatureExtractor for the attributes.
     """
 
     kind: ClassVar[str] = "features"
@@ -168,11 +168,11 @@ class _FeatureSpec(KindSpec):
         is_truncated = [each.is_truncated for each in examples]
         return concatenate_rows(ids, segment_ids, {}, {}, is_truncated=is_truncated, has_token_outputs=True)
 
-    def decode(self, outputs: Outputs, features: Features, examples: Sequence[_Example]) -> list[TextFeatures]:
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[_Example]) -> list[TextVectors]:
         return list(map(self._extract, examples, outputs))
 
-    def named_answers(self, predictions: Sequence[TextFeatures], examples: Sequence[_Example]) -> dict[str, list[Any]]:
-        return {"features": list(predictions)}
+    def named_answers(self, predictions: Sequence[TextVectors], examples: Sequence[_Example]) -> dict[str, list[Any]]:
+        return {"text_vectors": list(predictions)}
 
     def _tokenize_example(self, text: str | Sequence[str]) -> _Example:
         if self.is_split_into_words:
@@ -210,13 +210,13 @@ class _FeatureSpec(KindSpec):
             start = end + 1
         return pieces
 
-    def _extract(self, text: _Example, values: npt.NDArray[np.float32]) -> TextFeatures:
+    def _extract(self, text: _Example, values: npt.NDArray[np.float32]) -> TextVectors:
         pieces = text.pieces
         if self.pooling != NONE:
             pooled = {CLS_POOLING: values[0], MEAN: values.mean(axis=0), MAX: values.max(axis=0)}[self.pooling]
             if self.normalize:
                 pooled = pooled / max(float(np.linalg.norm(pooled)), _MIN_NORM)
-            return TextFeatures(text.text, pooled, [], [], [], text.is_truncated)
+            return TextVectors(text.text, pooled, [], [], [], text.is_truncated)
         tokens = [piece.token for piece in pieces]
         starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
         if self.align == WORDS:
@@ -233,7 +233,7 @@ class _FeatureSpec(KindSpec):
             values = np.stack(means) if means else values[:0]
             starts, ends = [starts[word[0]] for word in words], [ends[word[-1]] for word in words]
             tokens = [text.text[start:end] for start, end in zip(starts, ends, strict=True)]
-        return TextFeatures(text.text, values, tokens, starts, ends, text.is_truncated)
+        return TextVectors(text.text, values, tokens, starts, ends, text.is_truncated)
 
 
 def _compile_encoder(loaded: ModelAndTokenizer, layers: Sequence[int]) -> tf.types.experimental.PolymorphicFunction:

@@ -13,14 +13,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.inference.features import FeatureExtractor, TextFeatures
+from official_bert.inference.feature_extractor import FeatureExtractor, TextVectors
 from official_bert.inference.options import AUTO, JSONL, NONE, NPY, ORIGINAL, PARQUET
 from official_bert.utils import files
 
 _TOKENS_SUFFIX = ".tokens.jsonl"
 _ROWS_AT_A_TIME = 256  # Number of rows in a row group of Parquet.
 
-Add = Callable[[TextFeatures], Any]
+Add = Callable[[TextVectors], Any]
 
 
 def detect_format(path: str, format: str = AUTO) -> str:
@@ -69,32 +69,33 @@ def open_writer(
     if format == ORIGINAL and pooling != NONE:
         raise UserError(f"--output_format={ORIGINAL} requires --pooling={NONE}, but --pooling is {pooling}.")
     if format == NPY:
-        return _npy(path, extractor, pooling != NONE)
+        return _open_npy(path, extractor, pooling != NONE)
     if format == PARQUET:
-        return _parquet(path, extractor, pooling != NONE)
-    numbers, row = itertools.count(first), _original_row if format == ORIGINAL else _row
-    return _lines(path, lambda features: row(next(numbers), features, extractor.layers))
+        return _open_parquet(path, extractor, pooling != NONE)
+    numbers, row = itertools.count(first), _make_original_row if format == ORIGINAL else _make_row
+    return _open_jsonl(path, lambda vectors: row(next(numbers), vectors, extractor.layers))
 
 
 @contextlib.contextmanager
-def _lines(path: str, make_row: Callable[[TextFeatures], dict[str, Any]]) -> Iterator[Add]:
+def _open_jsonl(path: str, make_row: Callable[[TextVectors], dict[str, Any]]) -> Iterator[Add]:
     with files.write_atomically(path) as local, open(local, "w", encoding="utf-8") as lines:
-        yield lambda features: lines.write(json.dumps(make_row(features), ensure_ascii=False) + "\n")
+        yield lambda vectors: lines.write(json.dumps(make_row(vectors), ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager
-def _npy(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterator[Add]:
+def _open_npy(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterator[Add]:
     rest = (len(extractor.layers), extractor.hidden_size)
     count = 0
 
-    def add(features: TextFeatures) -> None:
+    def add(vectors: TextVectors) -> None:
         nonlocal count
-        values = features.values.reshape(-1, *rest)
+        values = vectors.values.reshape(-1, *rest)
         count += len(values)
         output.write(np.ascontiguousarray(values, "<f4").tobytes())
-        add_tokens(features)
+        add_tokens(vectors)
 
-    tokens = contextlib.nullcontext(lambda _: None) if is_pooled else _lines(path + _TOKENS_SUFFIX, _describe_tokens)
+    no_tokens = contextlib.nullcontext(lambda _: None)
+    tokens = no_tokens if is_pooled else _open_jsonl(path + _TOKENS_SUFFIX, _describe_tokens)
     with files.write_atomically(path) as local, open(local, "wb") as output, tokens as add_tokens:
         _write_npy_header(output, (0, *rest))
         yield add
@@ -108,7 +109,7 @@ def _write_npy_header(output: BinaryIO, shape: Sequence[int]) -> None:
 
 
 @contextlib.contextmanager
-def _parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterator[Add]:
+def _open_parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterator[Add]:
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -126,10 +127,10 @@ def _parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterato
         output.write_table(pa.Table.from_pylist(waiting, schema))
         waiting.clear()
 
-    def add(features: TextFeatures) -> None:
-        row = {"text": features.text, **_describe_tokens(features)}
+    def add(vectors: TextVectors) -> None:
+        row = {"text": vectors.text, **_describe_tokens(vectors)}
         for number, layer in enumerate(extractor.layers):
-            values = features.values[..., number, :]
+            values = vectors.values[..., number, :]
             row[f"layer_{layer}"] = values if is_pooled else list(values)
         waiting.append(row)
         if len(waiting) == _ROWS_AT_A_TIME:
@@ -141,22 +142,22 @@ def _parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterato
             flush()
 
 
-def _describe_tokens(features: TextFeatures) -> dict[str, Any]:
-    return {"tokens": features.tokens, "starts": features.starts, "ends": features.ends}
+def _describe_tokens(vectors: TextVectors) -> dict[str, Any]:
+    return {"tokens": vectors.tokens, "starts": vectors.starts, "ends": vectors.ends}
 
 
-def _row(number: int, features: TextFeatures, layers: Sequence[int]) -> dict[str, Any]:
-    row: dict[str, Any] = {"index": number, "text": features.text}
-    if features.tokens or features.values.ndim == 3:
-        row |= _describe_tokens(features)
-    values = features.values.astype(float).round(6)
+def _make_row(number: int, vectors: TextVectors, layers: Sequence[int]) -> dict[str, Any]:
+    row: dict[str, Any] = {"index": number, "text": vectors.text}
+    if vectors.tokens or vectors.values.ndim == 3:
+        row |= _describe_tokens(vectors)
+    values = vectors.values.astype(float).round(6)
     row["layers"] = {str(layer): values[..., number, :].tolist() for number, layer in enumerate(layers)}
     return row
 
 
-def _original_row(number: int, features: TextFeatures, layers: Sequence[int]) -> dict[str, Any]:
+def _make_original_row(number: int, vectors: TextVectors, layers: Sequence[int]) -> dict[str, Any]:
     tokens = []
-    for token, vectors in zip(features.tokens, features.values.astype(float).round(6).tolist(), strict=True):
-        in_layers = zip(layers, vectors, strict=True)
+    for token, layer_values in zip(vectors.tokens, vectors.values.astype(float).round(6).tolist(), strict=True):
+        in_layers = zip(layers, layer_values, strict=True)
         tokens.append({"token": token, "layers": [{"index": layer, "values": values} for layer, values in in_layers]})
     return {"linex_index": number, "features": tokens}
