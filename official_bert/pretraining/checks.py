@@ -76,7 +76,7 @@ def find_checkpoint(options: Options) -> str | None:
     )
 
 
-def check_run(
+def check_and_resolve_options(
     options: Options,
     config: BertConfig,
     records: RunRecords,

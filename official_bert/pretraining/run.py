@@ -113,7 +113,7 @@ class PretrainingRun:
         self.initial: Checkpoint | None = None
         if options.init_checkpoint and not self.resumed_from:
             self.initial = initial_checkpoint.open_initial_checkpoint(options, config)
-        options, self.model_files, self.changes = checks.check_run(
+        options, self.model_files, self.changes = checks.check_and_resolve_options(
             options, config, self.records, phases, self.resumed_from, self.initial
         )
         self.options = options
