@@ -34,7 +34,7 @@ class OneProcess:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def do_all(self, _: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], *__: Any) -> list[Any]:
+    def run_tasks(self, _: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], *__: Any) -> list[Any]:
         def run(task: tuple[Any, ...]) -> Any:
             sent, arguments = pickle.loads(pickle.dumps((function, task)))
             return pickle.loads(pickle.dumps(sent(*arguments)))

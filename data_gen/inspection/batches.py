@@ -84,7 +84,7 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
     done, unread = 0, files.size(path)
     try:
         for serialized in data.as_numpy_iterator():
-            yield _parse(serialized, schema)
+            yield _parse_records(serialized, schema)
             done += len(serialized)
             size = min(sum(map(len, serialized)), unread)  # Records may be larger than their compressed file.
             advance(size)
@@ -100,10 +100,10 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
                     f"{path}: record {number} (from 0): {problem}; was it made with another --vocab_file, "
                     "or by make-records with another --max_seq_length or --max_predictions_per_seq?"
                 )
-            yield _parse([record], schema)
+            yield _parse_records([record], schema)
 
 
-def _parse(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
+def _parse_records(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
     return {name: value.numpy() for name, value in record_codec.parse(tf.constant(serialized), schema).items()}
 
 

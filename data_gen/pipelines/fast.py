@@ -24,7 +24,7 @@ from typing import Any
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import outputs, preparation, run_plan, summary, worker
-from data_gen.pipelines.preparation import Prepared
+from data_gen.pipelines.preparation import RunInputs
 from data_gen.pipelines.worker import TextError
 from data_gen.pipelines.worker_pool import WorkerPool
 from data_gen.text import formats, token_store
@@ -41,7 +41,7 @@ _CHANGED_FILES = "other text, --exclude_texts or --word_boundaries"
 
 def create_records(
     options: RecordOptions,
-    prepared: Prepared,
+    inputs: RunInputs,
     source: dict[str, Any],
     states: dict[str, tuple[int, int] | None],
     pool: Callable[[str], WorkerPool],
@@ -50,7 +50,7 @@ def create_records(
 
     Args:
         options: The flags.
-        prepared: The inputs of the run. Workers get copies of them, because their files may change during the run.
+        inputs: The inputs of the run. Workers get copies of them, because their files may change during the run.
         source: Description of everything that determines the records' bytes, for the manifest (see
             manifest.describe_source).
         states: For each text file, its size and modification time at the start of the run.
@@ -61,30 +61,30 @@ def create_records(
             folder belongs to a different run.
     """
     with _explain_write_errors(options.work_folder):
-        folder = open_run_folder(options.work_folder, source, prepared.vocab)
+        folder = open_run_folder(options.work_folder, source, inputs.vocab)
         if os.path.exists(folder):
             print(f"resuming the unfinished work in {options.work_folder}")
-        files.write_text(os.path.join(folder, worker.VOCAB), prepared.vocab)
-        worker_options = dataclasses.replace(options, input_file=list(map(files.make_absolute, prepared.paths)))
-        if prepared.boundaries and prepared.boundaries.words:
+        files.write_text(os.path.join(folder, worker.VOCAB), inputs.vocab)
+        worker_options = dataclasses.replace(options, input_file=list(map(files.make_absolute, inputs.paths)))
+        if inputs.boundaries and inputs.boundaries.words:
             words_file = os.path.join(folder, worker.WORDS)
-            files.write_text(words_file, prepared.boundaries.words)
+            files.write_text(words_file, inputs.boundaries.words)
             worker_options = dataclasses.replace(worker_options, word_boundaries=files.make_absolute(words_file))
-        if prepared.excluded:
+        if inputs.excluded:
             excluded_file = os.path.join(folder, worker.EXCLUDED)
-            files.write_text(excluded_file, "\n".join(prepared.excluded.texts))
+            files.write_text(excluded_file, "\n".join(inputs.excluded.texts))
             worker_options = dataclasses.replace(worker_options, exclude_texts=[files.make_absolute(excluded_file)])
         files.write_text(os.path.join(folder, outputs.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
         with pool(folder) as workers:
             try:
-                corpus = _tokenize(folder, options, prepared.paths, workers, states)
+                corpus = _tokenize_text(folder, options, inputs.paths, workers, states)
                 if not corpus["tokens"]:
                     raise TextError(summary.explain_empty_text(corpus))
             except TextError:
                 # The user must change the text or the flags, which makes the unfinished work useless.
                 shutil.rmtree(options.work_folder)
                 raise
-            vocab = prepared.tokenizer.vocab
+            vocab = inputs.tokenizer.vocab
             store = TokenStore(
                 os.path.join(folder, worker.CORPUS),
                 token_store.choose_id_dtype(vocab, options.word_boundaries is not None),
@@ -94,13 +94,13 @@ def create_records(
             blocks = itertools.product(range(options.dupe_factor), range(len(plan.blocks)))
             tasks = [{"block": list(each)} for each in blocks]
             workers.grow(min(options.num_workers, len(tasks)))
-            counts = workers.do_all("making instances", tasks, "blocks")
+            counts = workers.run_tasks("making instances", tasks, "blocks")
             num_buckets = plan.buckets_per_shard * len(plan.outputs)
-            workers.do_all("encoding records", [{"bucket": [bucket]} for bucket in range(num_buckets)], "parts")
+            workers.run_tasks("encoding records", [{"bucket": [bucket]} for bucket in range(num_buckets)], "parts")
             for task in tasks:  # The instances are encoded, so their disk space is free for the records.
                 files.remove(worker.get_spool_path(folder, *task["block"]))
             tasks = [{"shard": [number]} for number in range(len(plan.outputs))]
-            shards = workers.do_all("writing records", tasks, "shards")
+            shards = workers.run_tasks("writing records", tasks, "shards")
         empty = sum(not shard["records"] for shard in shards)
         if empty:
             print(f"warning: {empty:,} of {len(shards):,} files are empty; write fewer files", file=sys.stderr)
@@ -147,7 +147,7 @@ def open_run_folder(work_folder: str, source: dict[str, Any], vocab: str) -> str
     return os.path.join(work_folder, name)
 
 
-def _tokenize(
+def _tokenize_text(
     folder: str,
     options: RecordOptions,
     paths: list[str],
@@ -161,13 +161,13 @@ def _tokenize(
         sizes = [files.size(path) / 1e6 for path in paths]
         workers.grow(min(options.num_workers, len(paths)))
         tasks = [{"file": [number]} for number in range(len(paths))]
-        descriptions = workers.do_all("inspecting the text", tasks, "files")
+        descriptions = workers.run_tasks("inspecting the text", tasks, "files")
         if options.input_format == "auto":
             print(formats.describe_formats([each["format"] for each in descriptions], options))
         parts = [(number, part) for number, each in enumerate(descriptions) for part in range(len(each["ranges"]))]
         workers.grow(min(options.num_workers, len(parts)))
         amounts = [sizes[number] / len(descriptions[number]["ranges"]) for number, _ in parts]
-        workers.do_all("tokenizing", [{"part": list(each)} for each in parts], "MB", amounts)
+        workers.run_tasks("tokenizing", [{"part": list(each)} for each in parts], "MB", amounts)
         try:
             files.check_unchanged(states)
         except UserError as error:

@@ -50,13 +50,13 @@ class DaskPool(WorkerPool):
     def grow(self, count: int) -> None:
         """Does nothing, because the user decides how many workers the cluster has."""
 
-    def do_all(
+    def run_tasks(
         self, what: str, tasks: list[dict[str, Any]], unit: str, amounts: list[float] | None = None
     ) -> list[dict[str, Any]]:
-        """Runs tasks on the cluster's workers and returns their results in order (see WorkerPool.do_all)."""
+        """Runs tasks on the cluster's workers and returns their results in order (see WorkerPool.run_tasks)."""
         arguments = [(self._folder, self._run, task) for task in tasks]
         try:
-            return self._cluster.do_all(what, _do, arguments, unit, amounts)
+            return self._cluster.run_tasks(what, _run_task, arguments, unit, amounts)
         except TextError:
             raise
         except UserError as error:
@@ -66,7 +66,7 @@ class DaskPool(WorkerPool):
             raise UserError(message) from error
 
 
-def _do(folder: str, run: str, task: dict[str, Any]) -> dict[str, Any]:
+def _run_task(folder: str, run: str, task: dict[str, Any]) -> dict[str, Any]:
     """Runs a task in a worker process of the cluster. A lock ensures that each process runs one task at a time.
 
     Args:
@@ -80,11 +80,11 @@ def _do(folder: str, run: str, task: dict[str, Any]) -> dict[str, Any]:
             "all machines have under the same name."
         )
     with _one_task:
-        return _worker(folder, run).do(task)
+        return _get_worker(folder, run).run_task(task)
 
 
 @functools.lru_cache(maxsize=1)
-def _worker(folder: str, run: str) -> Worker:
+def _get_worker(folder: str, run: str) -> Worker:
     # The run's id is a key of the cache, because another run has other files, even if they have the same names.
     del run
     return Worker(folder)

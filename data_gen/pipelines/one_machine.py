@@ -25,15 +25,15 @@ def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Worker
     Raises:
         UserError: If the input, the vocabulary or the output cannot be used.
     """
-    prepared = preparation.check_options(options)
+    inputs = preparation.prepare_inputs(options)
     with outputs.lock_outputs(options):
-        states = {path: None if files.is_remote(path) else files.size_and_time(path) for path in prepared.paths}
-        vocab_hash = hashlib.sha256(prepared.vocab.encode()).hexdigest()
-        source = manifest.describe_source(prepared.flags, vocab_hash, prepared.paths)
+        states = {path: None if files.is_remote(path) else files.size_and_time(path) for path in inputs.paths}
+        vocab_hash = hashlib.sha256(inputs.vocab.encode()).hexdigest()
+        source = manifest.describe_source(inputs.flags, vocab_hash, inputs.paths)
         completed = outputs.read_completed(options, source)
         if completed:
             print("these records are already complete, by their sizes; verify-records also checks their contents")
             return completed.statistics
         if options.algorithm == "reference":
-            return reference.create_records(options, prepared, source, states).statistics
-        return fast.create_records(options, prepared, source, states, pool).statistics
+            return reference.create_records(options, inputs, source, states).statistics
+        return fast.create_records(options, inputs, source, states, pool).statistics

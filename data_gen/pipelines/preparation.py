@@ -21,7 +21,7 @@ from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files, row_files
 
 
-class Prepared(NamedTuple):
+class RunInputs(NamedTuple):
     """The inputs of a make-records run, checked.
 
     Attributes:
@@ -41,7 +41,7 @@ class Prepared(NamedTuple):
     flags: dict[str, Any]
 
 
-def check_options(options: RecordOptions) -> Prepared:
+def prepare_inputs(options: RecordOptions) -> RunInputs:
     """Checks the flags and returns the inputs of the run.
 
     Raises:
@@ -60,7 +60,7 @@ def check_options(options: RecordOptions) -> Prepared:
     for path in options.output_file:
         files.check_writable(path)
     flags = _make_recorded_flags(options, boundaries, exclude_files)
-    return Prepared(paths, vocab, tokenizer, boundaries, excluded, flags)
+    return RunInputs(paths, vocab, tokenizer, boundaries, excluded, flags)
 
 
 def make_encoder(tokenizer: FastTokenizer, boundaries: WordBoundaries | None) -> FastTokenizer | MarkingTokenizer:
@@ -80,7 +80,7 @@ def make_instance_config(options: RecordOptions, vocab: dict[str, int]) -> Insta
         sentence_objective=options.sentence_objective,
         cls=vocab[exact.CLS],
         sep=vocab[exact.SEP],
-        vocabulary=masking.MaskingVocabulary.of(vocab),
+        vocabulary=masking.MaskingVocabulary.from_vocab(vocab),
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from data_gen.options import TEXT_FORMATS, RecordOptions
 from data_gen.pipelines import fast, outputs, preparation, shuffle, writer
-from data_gen.pipelines.preparation import Prepared
+from data_gen.pipelines.preparation import RunInputs
 from data_gen.pipelines.summary import explain_empty_text
 from data_gen.rules.instances import Instance, InstanceConfig, make_instances
 from data_gen.rules.vectorized_instances import Instances
@@ -33,7 +33,7 @@ from official_bert.utils.progress import Progress
 
 
 def create_records(
-    options: RecordOptions, prepared: Prepared, source: dict[str, Any], states: dict[str, tuple[int, int] | None]
+    options: RecordOptions, inputs: RunInputs, source: dict[str, Any], states: dict[str, tuple[int, int] | None]
 ) -> manifest.Manifest:
     """Makes the record files and their manifest. The arguments are the same as for fast.create_records.
 
@@ -42,9 +42,9 @@ def create_records(
             folder belongs to a different run.
     """
     with files.explain_write_errors(options.work_folder):
-        folder = fast.open_run_folder(options.work_folder, source, prepared.vocab)
-    detected = [formats.resolve_format(path, options) for path in prepared.paths]
-    for path, format in zip(prepared.paths, detected, strict=True):
+        folder = fast.open_run_folder(options.work_folder, source, inputs.vocab)
+    detected = [formats.resolve_format(path, options) for path in inputs.paths]
+    for path, format in zip(inputs.paths, detected, strict=True):
         if format not in ("sentences", "paragraphs"):
             hint = ", or --input_format=sentences to read it as plain text" if format in TEXT_FORMATS else ""
             raise UserError(
@@ -52,10 +52,10 @@ def create_records(
             )
     if options.input_format == "auto":
         print(formats.describe_formats(detected, options))
-    tokenizer = preparation.make_encoder(prepared.tokenizer, prepared.boundaries)
+    tokenizer = preparation.make_encoder(inputs.tokenizer, inputs.boundaries)
     read: collections.Counter[str] = collections.Counter()
-    lines = documents.read_lines(prepared.paths, options.drop_invalid_utf8, read)
-    kept = DocumentFilter(prepared.excluded)
+    lines = documents.read_lines(inputs.paths, options.drop_invalid_utf8, read)
+    kept = DocumentFilter(inputs.excluded)
     corpus = documents.read_corpus(kept(documents.group_lines(lines)), tokenizer.encode)
     if not corpus:
         expected = "expected one sentence per line and an empty line between documents"
@@ -67,7 +67,7 @@ def create_records(
     counts = {"documents": len(corpus), "tokens": ids.total(), "unknown": unknown, **kept.counts, **+read}
     config = preparation.make_instance_config(options, vocab)
     instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed))
-    stacked = _stack(instances, config)
+    stacked = _stack_instances(instances, config)
     # It marks the record files as this run's, until the manifest lists them.
     files.write_text(os.path.join(folder, outputs.OPTIONS), json.dumps(dataclasses.asdict(options)))
     try:
@@ -105,7 +105,7 @@ def _make_instances(
     return instances
 
 
-def _stack(instances: list[Instance], config: InstanceConfig) -> Instances:
+def _stack_instances(instances: list[Instance], config: InstanceConfig) -> Instances:
     """Converts instances to arrays, the form in which the fast algorithm makes them."""
     ids = np.zeros((len(instances), config.max_seq_length), "<u4")
     positions, labels = np.zeros((2, len(instances), config.max_predictions_per_seq), "<u4")

@@ -34,14 +34,14 @@ class RunPlan:
 def plan_run(options: RecordOptions, config: InstanceConfig, store: TokenStore) -> RunPlan:
     """Decides how make-records divides a tokenized corpus into blocks, and the records into files and buckets."""
     blocks = store.blocks(options.block_tokens)
-    count, size = _estimate(store, blocks, config, options.dupe_factor)
+    count, size = _estimate_size(store, blocks, config, options.dupe_factor)
     outputs = make_shard_names(options, size)
     layout = shuffle.Layout(config.max_seq_length, config.max_predictions_per_seq, store.ids.dtype, 1)
     buckets = int(count * layout.row.itemsize / len(outputs) // _BUCKET_BYTES) + 1
     return RunPlan([list(block) for block in blocks], list(map(files.make_absolute, outputs)), buckets)
 
 
-def _estimate(
+def _estimate_size(
     store: TokenStore, blocks: list[tuple[int, int]], config: InstanceConfig, dupe_factor: int
 ) -> tuple[float, float]:
     """Estimates the number of instances and the total bytes of the records, from the instances of the middle block.

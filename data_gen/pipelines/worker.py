@@ -62,7 +62,7 @@ class Worker:
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def do(self, task: dict[str, Any]) -> dict[str, Any]:
+    def run_task(self, task: dict[str, Any]) -> dict[str, Any]:
         """Runs a task and returns its result, or returns the stored result of a completed task."""
         steps: dict[str, Callable[..., dict[str, Any]]] = {
             "file": self._describe_file,
@@ -140,7 +140,7 @@ class Worker:
             number: Index of the file in --input_file.
             part: Index of the part.
         """
-        file = self.do({"file": [number]})
+        file = self.run_task({"file": [number]})
         start, end = file["ranges"][part]
         path, options = self._options.input_file[number], self._options
 
@@ -204,7 +204,7 @@ class Worker:
         with files.write_atomically(path) as temporary:
             with writer.open_shard(temporary, self._options.gzip) as shard:
                 for bucket in range(number * self._plan.buckets_per_shard, (number + 1) * self._plan.buckets_per_shard):
-                    count += self.do({"bucket": [bucket]})["records"]
+                    count += self.run_task({"bucket": [bucket]})["records"]
                     with open(self._get_bucket_path(bucket), "rb") as encoded:
                         shutil.copyfileobj(encoded, shard, 1 << 20)
             size, digest = files.size(temporary), files.sha256(temporary)
@@ -245,7 +245,7 @@ def main() -> None:
     worker = Worker(sys.argv[1])
     for line in sys.stdin:
         try:
-            answer: dict[str, Any] = {"result": worker.do(json.loads(line))}
+            answer: dict[str, Any] = {"result": worker.run_task(json.loads(line))}
         except TextError as error:
             answer = {"text_error": str(error)}
         except UserError as error:

@@ -45,7 +45,7 @@ class WorkerPool:
             process.kill()
             process.communicate()
 
-    def do_all(
+    def run_tasks(
         self,
         what: str,
         tasks: list[dict[str, Any]],
@@ -61,7 +61,7 @@ class WorkerPool:
             amounts: Amount of work of each task. Defaults to 1 each.
 
         Raises:
-            Exception: The first error of a task (see `ask`). After it, no more tasks are started.
+            Exception: The first error of a task (see `run_in_process`). After it, no more tasks are started.
         """
         amounts = amounts or [1.0] * len(tasks)
         free: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
@@ -71,7 +71,7 @@ class WorkerPool:
         def run(task: dict[str, Any]) -> dict[str, Any]:
             process = free.get()
             try:
-                return ask(process, task, self._folder)
+                return run_in_process(process, task, self._folder)
             finally:
                 free.put(process)
 
@@ -87,7 +87,7 @@ class WorkerPool:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def ask(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> dict[str, Any]:
+def run_in_process(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> dict[str, Any]:
     """Sends a task to a worker process, waits, and returns the result.
 
     Args:

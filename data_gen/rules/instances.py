@@ -8,7 +8,7 @@ A document is a list of sentences, and a sentence is a list of token ids.
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from data_gen.rules import masking
 from data_gen.text.documents import Document
@@ -60,13 +60,13 @@ class InstanceConfig:
 def make_instances(documents: list[Document], config: InstanceConfig, rng: random.Random) -> Iterator[list[Instance]]:
     """Yields lists of instances: one list per document, or one for the corpus if instances have a single segment."""
     if config.sentence_objective == NONE:
-        yield list(full_sentences(documents, config, rng))
+        yield list(make_full_sentences(documents, config, rng))
         return
     for index in range(len(documents)):
-        yield list(instances_of_document(documents, index, config, rng))
+        yield list(make_document_instances(documents, index, config, rng))
 
 
-def instances_of_document(
+def make_document_instances(
     documents: list[Document], index: int, config: InstanceConfig, rng: random.Random
 ) -> Iterator[Instance]:
     """Yields the instances of one document: pairs of segments a and b.
@@ -100,17 +100,17 @@ def instances_of_document(
             a = [token for sentence in chunk[:cut] for token in sentence]
             is_random_next = len(chunk) == 1 or rng.random() < 0.5
             if is_random_next:
-                b = _random_segment(documents, index, target - len(a), rng)
+                b = _draw_random_segment(documents, index, target - len(a), rng)
                 position -= len(chunk) - cut
             else:
                 b = [token for sentence in chunk[cut:] for token in sentence]
-            yield _finish(a, b, is_random_next, max_tokens, config, rng)
+            yield _make_instance(a, b, is_random_next, max_tokens, config, rng)
             chunk = []
             chunk_tokens = 0
         position += 1
 
 
-def full_sentences(documents: Sequence[Document], config: InstanceConfig, rng: random.Random) -> Iterator[Instance]:
+def make_full_sentences(documents: list[Document], config: InstanceConfig, rng: random.Random) -> Iterator[Instance]:
     """Yields instances of one segment: as many consecutive complete sentences as fit, also from several documents.
 
     [SEP] separates the documents of an instance. A sentence that is longer than an instance is truncated at both ends.
@@ -123,12 +123,12 @@ def full_sentences(documents: Sequence[Document], config: InstanceConfig, rng: r
         for number, sentence in enumerate(document):
             separator = [config.sep] if chunk and number == 0 else []
             if chunk and len(chunk) + len(separator) + len(sentence) > target:
-                yield _finish(chunk, None, False, max_tokens, config, rng)
+                yield _make_instance(chunk, None, False, max_tokens, config, rng)
                 target = _draw_target(max_tokens, config, rng)
                 chunk, separator = [], []
             chunk = [*chunk, *separator, *sentence]
     if chunk:
-        yield _finish(chunk, None, False, max_tokens, config, rng)
+        yield _make_instance(chunk, None, False, max_tokens, config, rng)
 
 
 def _draw_target(max_tokens: int, config: InstanceConfig, rng: random.Random) -> int:
@@ -136,7 +136,7 @@ def _draw_target(max_tokens: int, config: InstanceConfig, rng: random.Random) ->
     return rng.randint(2, max_tokens) if rng.random() < config.short_seq_prob else max_tokens
 
 
-def _random_segment(documents: list[Document], index: int, tokens: int, rng: random.Random) -> list[int]:
+def _draw_random_segment(documents: list[Document], index: int, tokens: int, rng: random.Random) -> list[int]:
     for _ in range(10):
         other = rng.randint(0, len(documents) - 1)
         if other != index:
@@ -150,7 +150,7 @@ def _random_segment(documents: list[Document], index: int, tokens: int, rng: ran
     return segment
 
 
-def _finish(
+def _make_instance(
     a: list[int], b: list[int] | None, is_random_next: bool, max_tokens: int, config: InstanceConfig, rng: random.Random
 ) -> Instance:
     truncation.truncate_pair_at_random_ends(a, b if b is not None else [], max_tokens, rng)

@@ -34,7 +34,7 @@ class MaskingVocabulary:
         return max(self.words) + 1
 
     @classmethod
-    def of(cls, vocab: dict[str, int]) -> "MaskingVocabulary":
+    def from_vocab(cls, vocab: dict[str, int]) -> "MaskingVocabulary":
         """Creates an instance from a vocabulary: the id of each token."""
         return cls(
             words=list(vocab.values()),

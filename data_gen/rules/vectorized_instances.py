@@ -80,7 +80,7 @@ def make_instances(store: TokenStore, first: int, last: int, config: InstanceCon
 
 
 def _make_pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
-    """Splits a range of documents into chunks and each chunk into a pair, like instances.instances_of_document.
+    """Splits a range of documents into chunks and each chunk into a pair, like instances.make_document_instances.
 
     The arguments are the same as for `make_instances`.
     """
@@ -120,7 +120,7 @@ def _draw_targets(count: int, max_tokens: int, config: InstanceConfig, random: R
 def _make_full_sentences(
     store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Splits a range of documents into instances [CLS] text [SEP], like instances.full_sentences.
+    """Splits a range of documents into instances [CLS] text [SEP], like instances.make_full_sentences.
 
     The arguments are the same as for `make_instances`.
 

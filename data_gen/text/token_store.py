@@ -77,7 +77,7 @@ def _write_documents(
     tokens = sentences = unknown = count = 0
     with contextlib.ExitStack() as stack:
         ids_file, sentences_file, documents_file = _create_files(folder, stack)
-        for batch, number_of in _batches(documents):
+        for batch, number_of in _group_documents(documents):
             ids, splits = encode(batch)
             unknown += sum(int(np.count_nonzero(ids == unk_id)) for unk_id in unk_ids)
             ids_file.write(ids.astype(dtype).data)
@@ -96,7 +96,7 @@ def _write_documents(
     return {"tokens": tokens, "sentences": sentences, "documents": count, "unknown": unknown}
 
 
-def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[list[str], np.ndarray]]:
+def _group_documents(documents: Iterable[list[str]]) -> Iterator[tuple[list[str], np.ndarray]]:
     """Groups documents into batches of about _SENTENCES_AT_ONCE sentences.
 
     Yields:

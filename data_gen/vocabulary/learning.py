@@ -44,7 +44,7 @@ def learn(options: VocabularyOptions) -> Learned:
     Raises:
         UserError: If the text is missing or empty, or the size is too small for its letters.
     """
-    text, heldout = _count(options)
+    text, heldout = _count_words(options)
     if options.heldout_file and not heldout.counts:
         raise UserError(f"--heldout_file={','.join(options.heldout_file)} contains no text")
     counts = {word: count for word, count in text.counts.items() if len(word) <= exact.MAX_CHARACTERS_PER_WORD}
@@ -61,7 +61,7 @@ def learn(options: VocabularyOptions) -> Learned:
     return Learned(pieces, text, heldout, len(letters), len(covered), coverage)
 
 
-def _count(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
+def _count_words(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
     """Counts the words of the text, and separately of the held-out text."""
     paths = row_files.expand(options.input_file, "input_file")
     heldout_paths = row_files.expand(options.heldout_file, "heldout_file") if options.heldout_file else []
@@ -95,7 +95,7 @@ def _describe_counts(text: WordCounts) -> str:
     )
 
 
-def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] | None) -> str:
+def _format_report(learned: Learned, options: VocabularyOptions, other: dict[str, int] | None) -> str:
     coverage = f"{100 * learned.coverage:.3f} % of the text"
     lines = [
         f"learned from {_describe_counts(learned.text)}",
@@ -117,12 +117,12 @@ def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] 
     return "\n".join([*lines, report.format_table(figures)])
 
 
-def _differs(path: str, content: bytes, length: int | None = None) -> bool:
+def _has_other_content(path: str, content: bytes, length: int | None = None) -> bool:
     """Returns whether a file exists whose first `length` bytes (None means all) are not `content`."""
     return files.exists(path) and files.read_bytes(path)[:length] != content
 
 
-def _format(pieces: list[str]) -> bytes:
+def _format_vocab(pieces: list[str]) -> bytes:
     return "".join(piece + "\n" for piece in pieces).encode()
 
 
@@ -133,8 +133,8 @@ def learn_and_report(options: VocabularyOptions) -> None:
         UserError: See `learn`. Also if the vocabulary cannot be written or --compare_with cannot be read.
     """
     files.check_writable(options.vocab_file)
-    special = _format(wordpiece_training.list_special_pieces(options.layout, options.do_lower_case))
-    if _differs(options.vocab_file, special, len(special)):
+    special = _format_vocab(wordpiece_training.list_special_pieces(options.layout, options.do_lower_case))
+    if _has_other_content(options.vocab_file, special, len(special)):
         raise UserError(
             f"--vocab_file={options.vocab_file} exists and is not a vocabulary of this command; pass another name, or "
             "remove the file"
@@ -144,10 +144,10 @@ def learn_and_report(options: VocabularyOptions) -> None:
         other = exact.load_vocab(options.compare_with)
         exact.check_special_tokens(other, options.compare_with)
     learned = learn(options)
-    content = _format(learned.pieces)
-    if _differs(options.vocab_file, content):
+    content = _format_vocab(learned.pieces)
+    if _has_other_content(options.vocab_file, content):
         names = (f"{options.vocab_file}.new{number or ''}" for number in itertools.chain([0], itertools.count(2)))
-        new_file = next(name for name in names if not _differs(name, content))
+        new_file = next(name for name in names if not _has_other_content(name, content))
         files.write_bytes(new_file, content)
         raise UserError(
             f"--vocab_file={options.vocab_file} exists and is another vocabulary, which may belong to records or "
@@ -160,4 +160,4 @@ def learn_and_report(options: VocabularyOptions) -> None:
             f"--vocab_size is {options.vocab_size:,}, but no more pieces occur {options.min_frequency} times in the "
             "text"
         )
-    print(_report(learned, options, other))
+    print(_format_report(learned, options, other))

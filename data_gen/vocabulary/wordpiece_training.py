@@ -97,12 +97,12 @@ def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, mi
     )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=exact.UNK))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.train_from_iterator(_repeated(words, counts), trainer)
+    tokenizer.train_from_iterator(_repeat_words(words, counts), trainer)
     vocab = tokenizer.get_vocab()
     return sorted(vocab, key=vocab.__getitem__)
 
 
-def _repeated(words: list[str], counts: dict[str, int]) -> Iterator[str]:
+def _repeat_words(words: list[str], counts: dict[str, int]) -> Iterator[str]:
     """Yields text in which each word occurs as often as its count, because the trainer does not accept counts."""
     progress = Progress("training", sum(counts.values()), "words")
     for word in words:

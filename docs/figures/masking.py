@@ -24,7 +24,7 @@ def mask_sentence() -> tuple[list[str], list[str], list[int]]:
     tokens = ["[CLS]", *tokenizer.tokenize(SENTENCE), "[SEP]"]
     ids = tokenizer.convert_tokens_to_ids(tokens)
     budget = number_to_predict(len(ids), 0.2, 20)
-    masked, positions, _ = mask(ids, budget, MaskingVocabulary.of(vocab), False, random.Random(SEED))
+    masked, positions, _ = mask(ids, budget, MaskingVocabulary.from_vocab(vocab), False, random.Random(SEED))
     return tokens, tokenizer.convert_ids_to_tokens(masked), positions
 
 

@@ -157,7 +157,7 @@ def _run(
         try:
             with dask_cluster.Cluster(address) as cluster:
                 counting = [(computation, path) for path in inputs]
-                sources = cluster.do_all("counting", _count_rows, counting, "files")
+                sources = cluster.run_tasks("counting", _count_rows, counting, "files")
                 _check_same_run(run_file, {
                     **computation.identity, "inputs": sources, "rows_per_group": computation.rows_per_group,
                     "num_shards": num_shards,
@@ -168,7 +168,7 @@ def _run(
                     for shard, path, complete in zip(shards, paths, is_complete, strict=True)
                     if not complete
                 ]
-                cluster.do_all("computing", _compute_shard, missing, "files")
+                cluster.run_tasks("computing", _compute_shard, missing, "files")
         except OSError as error:
             raise UserError(f"A worker could not read or write a file: {error}") from error
     num_rows = sum(source["rows"] for source in sources)

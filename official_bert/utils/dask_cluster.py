@@ -116,7 +116,7 @@ class Cluster:
                 raise UserError(f"Could not check the package version of the worker {worker}: {found!r}") from found
             _check_identity(found, code_identity(), worker)
 
-    def do_all(
+    def run_tasks(
         self,
         what: str,
         function: Callable[..., Any],
@@ -140,7 +140,7 @@ class Cluster:
         """
         distributed = _import_distributed()
         amounts = amounts or [1] * len(tasks)
-        submit = functools.partial(self._client.submit, do_task, code_identity(), function, pure=False)
+        submit = functools.partial(self._client.submit, run_task, code_identity(), function, pure=False)
         futures = [submit(*arguments) for arguments in tasks]
         numbers = {future: number for number, future in enumerate(futures)}
         results: dict[int, Any] = {}
@@ -187,7 +187,7 @@ class Cluster:
             distributed.wait([future for future in futures if future.key in begun])
 
 
-def do_task(identity: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def run_task(identity: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a task on a worker, after checking that the worker has the same code as the command.
 
     Args:

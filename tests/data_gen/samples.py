@@ -24,8 +24,8 @@ class OneProcess(worker_pool.WorkerPool):
     def grow(self, count: int) -> None:
         pass
 
-    def do_all(self, what: str, tasks: list[dict[str, Any]], *_: object) -> list[dict[str, Any]]:
-        return list(map(worker.Worker(self._folder).do, tasks))
+    def run_tasks(self, what: str, tasks: list[dict[str, Any]], *_: object) -> list[dict[str, Any]]:
+        return list(map(worker.Worker(self._folder).run_task, tasks))
 
 
 create_records = functools.partial(one_machine.create_pretraining_data, pool=OneProcess)

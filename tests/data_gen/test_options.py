@@ -24,7 +24,7 @@ def test_bad_options_are_refused(changes, message, short_options):
 
 @pytest.mark.parametrize(("count", "is_warned"), [(3, True), (4, False), (24, False), (25, True)])
 def test_number_of_predictions_that_does_not_fit_the_length_gives_a_warning(count, is_warned, short_options, capsys):
-    preparation.check_options(short_options(max_predictions_per_seq=count))
+    preparation.prepare_inputs(short_options(max_predictions_per_seq=count))
     warning = capsys.readouterr().err
     assert (f"--max_predictions_per_seq is {count}," in warning) == is_warned
     assert ("--max_predictions_per_seq=4" in warning) == is_warned

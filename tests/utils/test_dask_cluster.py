@@ -49,7 +49,7 @@ def test_a_worker_with_a_different_version_is_reported_before_the_first_task(ans
 
 def test_a_worker_that_joins_later_is_checked_by_its_first_task():
     done: list[int] = []
-    dask_cluster.do_task(dask_cluster.code_identity(), done.append, 1)
+    dask_cluster.run_task(dask_cluster.code_identity(), done.append, 1)
     words = "has official_bert .*, but the command has official_bert 0.0.1"
-    assert_refused(words, dask_cluster.do_task, "official_bert 0.0.1", done.append, 2)
+    assert_refused(words, dask_cluster.run_task, "official_bert 0.0.1", done.append, 2)
     assert done == [1]

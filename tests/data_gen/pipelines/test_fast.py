@@ -112,19 +112,19 @@ def test_worker_of_a_removed_run_does_not_write_into_the_next_run(corpus, tmp_pa
     pieces = load_vocab(corpus[1]).keys() - SPECIAL_TOKENS
     other = corpus[0], write_vocab(tmp_path / "other.txt", [*SPECIAL_TOKENS, *sorted(pieces)])
     make_records(other, tmp_path / "straight")
-    do_all, orphans = OneProcess.do_all, []
+    run_tasks, orphans = OneProcess.run_tasks, []
 
     def interrupt(pool: OneProcess, what: str, *rest):
         if what == "making instances" and orphans:
-            orphans[0].do({"block": [0, 0]})
+            orphans[0].run_task({"block": [0, 0]})
         elif what == "making instances":
             orphans.append(worker.Worker(pool._folder))
             assert orphans[0]._layout
             assert orphans[0]._store
             raise KeyboardInterrupt
-        return do_all(pool, what, *rest)
+        return run_tasks(pool, what, *rest)
 
-    monkeypatch.setattr(OneProcess, "do_all", interrupt)
+    monkeypatch.setattr(OneProcess, "run_tasks", interrupt)
     with pytest.raises(KeyboardInterrupt):
         make_records(corpus, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "out.work")
@@ -139,14 +139,14 @@ def test_change_of_an_input_during_the_run_is_detected(which, corpus, tmp_path, 
         shutil.copy(source, path)
     paths = ([str(inputs["text"])], str(inputs["vocabulary"]))
     make_records(paths, tmp_path / "straight")
-    do_all = OneProcess.do_all
+    run_tasks = OneProcess.run_tasks
 
     def change(pool: OneProcess, what: str, *rest):
         if what == "tokenizing":
             write_vocab(inputs[which], [*SPECIAL_TOKENS, *map(chr, range(97, 123))])
-        return do_all(pool, what, *rest)
+        return run_tasks(pool, what, *rest)
 
-    monkeypatch.setattr(OneProcess, "do_all", change)
+    monkeypatch.setattr(OneProcess, "run_tasks", change)
     if which == "text":
         assert_refused("text changed while it was read", make_records, paths, tmp_path / "out")
         assert not list((tmp_path / "out").iterdir())

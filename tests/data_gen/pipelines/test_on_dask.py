@@ -104,7 +104,7 @@ def test_an_error_in_the_text_is_reported_in_one_line_and_leaves_no_files(folder
 
 def test_a_folder_that_a_worker_cannot_access_is_named(tmp_path):
     message = f"cannot reach {tmp_path}/there. Set --output_file"
-    assert_refused(message, on_dask._do, str(tmp_path / "there"), "run", {"file": [0]})
+    assert_refused(message, on_dask._run_task, str(tmp_path / "there"), "run", {"file": [0]})
 
 
 @pytest.mark.parametrize("changes", [{"num_workers": 77}, {"algorithm": "reference"}])

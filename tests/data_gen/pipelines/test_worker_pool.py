@@ -33,7 +33,7 @@ from data_gen.pipelines import outputs, worker, worker_pool
 workers = worker_pool.WorkerPool(sys.argv[1])
 workers.grow(1)
 try:
-    worker_pool.ask(workers._processes[0], {"nothing": []}, "")
+    worker_pool.run_in_process(workers._processes[0], {"nothing": []}, "")
 except RuntimeError:  # it answers: it is up
     print(workers._processes[0].pid, flush=True)
 time.sleep(60)
@@ -58,12 +58,12 @@ def test_errors_of_a_task_are_raised_again(corpus, tmp_path):
     with worker_pool.WorkerPool(str(tmp_path)) as workers:
         workers.grow(1)
         message = f"{outputs.OPTIONS} does not exist; run the same command again to resume"
-        assert_refused(message, workers.do_all, "reading", [{"file": [0]}], "files")
+        assert_refused(message, workers.run_tasks, "reading", [{"file": [0]}], "files")
         write_text(tmp_path / outputs.OPTIONS, json.dumps(dataclasses.asdict(options)))
         with pytest.raises(worker.TextError, match="none.txt does not exist"):
-            workers.do_all("reading", [{"file": [0]}], "files")
+            workers.run_tasks("reading", [{"file": [0]}], "files")
         with pytest.raises(RuntimeError, match="nothing"):
-            workers.do_all("reading", [{"nothing": []}], "files")
+            workers.run_tasks("reading", [{"nothing": []}], "files")
 
 
 @pytest.mark.parametrize(("code", "words"), [
@@ -75,6 +75,6 @@ def test_the_end_of_a_worker_is_explained(code: str, words: str, corpus, tmp_pat
     options = make_options((["a.txt", "b.txt"], corpus[1]), tmp_path)
     write_text(tmp_path / outputs.OPTIONS, json.dumps(dataclasses.asdict(options)))
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert_refused(words, worker_pool.ask, process, {"part": [1, 0]}, str(tmp_path))
+    assert_refused(words, worker_pool.run_in_process, process, {"part": [1, 0]}, str(tmp_path))
     with contextlib.suppress(BrokenPipeError):
         process.communicate()

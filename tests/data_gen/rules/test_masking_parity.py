@@ -45,7 +45,7 @@ def mask_by_reference(
     ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES
 ) -> Masked:
     rng = random.Random(1)
-    vocabulary = masking.MaskingVocabulary.of(VOCAB)
+    vocabulary = masking.MaskingVocabulary.from_vocab(VOCAB)
     masked, chosen = ids.copy(), np.zeros(ids.shape, bool)
     for row, count in enumerate(length.tolist()):
         budget = masking.number_to_predict(count, PROBABILITY, LIMIT)
@@ -58,7 +58,7 @@ def mask_by_reference(
 def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
     config = make_instance_config(
         max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, masked_lm_prob=PROBABILITY, masking_rates=rates,
-        do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.of(VOCAB),
+        do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.from_vocab(VOCAB),
     )  # fmt: skip
     masked, positions, _, predictions = vectorized_masking.mask(ids, length, config, Random("parity"))
     chosen = np.zeros(ids.shape, bool)

@@ -11,7 +11,7 @@ from data_gen.inspection.overview import inspect
 from data_gen.inspection.verification import verify
 from data_gen.options import InspectionOptions, VerificationOptions
 from data_gen.rules import vectorized_instances
-from data_gen.rules.instances import InstanceConfig, full_sentences
+from data_gen.rules.instances import InstanceConfig, make_full_sentences
 from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
 from official_bert.data.manifest import Manifest
@@ -50,7 +50,7 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path):
     fast = vectorized_instances.make_instances(
         make_store(documents, tmp_path), 0, len(documents), config, Random("full")
     )
-    reference = list(full_sentences(documents, config, random.Random(0)))
+    reference = list(make_full_sentences(documents, config, random.Random(0)))
     assert len(reference) == len(fast.length) > 200
     for row, instance in enumerate(reference):
         assert fast.ids[row].tolist() == instance.input_ids + [0] * (LENGTH - fast.length[row])
@@ -77,7 +77,7 @@ def test_full_sentences_are_shortened_like_the_reference(longest_sentence, most_
     config = make_config(short_seq_prob=0.5)
     store = make_store(documents, tmp_path)
     fast = vectorized_instances.make_instances(store, 0, len(documents), config, Random("short"))
-    reference = [each.input_ids for each in full_sentences(documents, config, random.Random(0))]
+    reference = [each.input_ids for each in make_full_sentences(documents, config, random.Random(0))]
     firsts = np.array([sentence[0] for document in documents for sentence in document])
     lengths, cuts = [], []
     for ids in (reference, [ids[:length] for ids, length in zip(fast.ids, fast.length, strict=True)]):
@@ -90,7 +90,7 @@ def test_full_sentences_are_shortened_like_the_reference(longest_sentence, most_
 
 
 def test_a_last_sentence_of_one_token_is_an_instance():
-    (instance,) = full_sentences([[[7]]], make_config(), random.Random(0))
+    (instance,) = make_full_sentences([[[7]]], make_config(), random.Random(0))
     assert (instance.input_ids, instance.special) == ([CLS, 7, SEP], 2)
 
 

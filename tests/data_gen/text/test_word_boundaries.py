@@ -76,7 +76,8 @@ def test_ids_equal_the_tokenizers_and_both_ways_to_find_words_agree(monkeypatch)
 
 def test_the_continuation_mark_exceeds_all_ids_of_a_vocabulary_with_equal_lines():
     vocab = parse_vocab("\n".join([*SPECIAL_TOKENS, "a", "a", "a", "b"]))
-    assert get_continuation_mark(vocab) == MaskingVocabulary.of(vocab).continuation_offset == len(vocab) + 2 == 9
+    offset = MaskingVocabulary.from_vocab(vocab).continuation_offset
+    assert get_continuation_mark(vocab) == offset == len(vocab) + 2 == 9
 
 
 def test_the_segmenter_finds_words(monkeypatch):
