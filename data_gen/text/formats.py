@@ -190,7 +190,8 @@ def detect_format(path: str, language: str = "en") -> str:
     lines can outnumber the paragraphs.
 
     Raises:
-        UserError: If the file is missing, unreadable or damaged, or the language code is invalid.
+        UserError: If the file is missing, unreadable or damaged, or the language code is invalid, or if plain text has
+            the name of a table, such as text.csv.
     """
     check_language(language)
     return row_files.detect_kind(path) or _detect_text_format(path, _read_head(streams.read_lines(path)), language)
@@ -275,6 +276,11 @@ def _detect_text_format(path: str, head: Iterable[bytes], language: str) -> str:
         return "wikiextractor"
     if _OBJECT_START.match(first):
         return "jsonl"
+    if tables.has_table_extension(path):
+        raise UserError(
+            f"{path} contains no JSON lines, and each of its lines would be read as a sentence; convert it to JSON "
+            f"lines ({tables.JSON_ROWS}), or pass --input_format=sentences if it is plain text"
+        )
     texts = [first, *not_empty]
     several = sum(len(text) for text in texts if len(split_sentences(text, language)) > 1)
     return "paragraphs" if 2 * several > sum(map(len, texts)) else "sentences"

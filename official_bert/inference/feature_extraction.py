@@ -98,7 +98,7 @@ def complete_options(options: FeatureOptions) -> FeatureOptions:
 
     Raises:
         UserError: If the extension of the output file is unknown, the checkpoint is not a model of --task=embeddings,
-            or its vectors are the pooler's output.
+            its vectors are the pooler's output, or it was trained with other settings than the options.
     """
     format = vector_files.detect_format(options.output_file, options.output_format)
     options = dataclasses.replace(options, output_format=format)
@@ -116,6 +116,17 @@ def complete_options(options: FeatureOptions) -> FeatureOptions:
             "and predict."
         )
     layers = [str(layer) for layer in task_spec["layers"]]
+    default = FeatureOptions(options.init, options.input_file, options.output_file)
+    for name, passed, trained in (
+        ("layers", options.layers != default.layers and options.layers, layers),
+        ("max_seq_length", options.max_seq_length, task_spec["max_seq_length"]),
+        ("normalize", options.normalize, task_spec["normalize"]),
+    ):
+        if passed and passed != trained:
+            raise UserError(
+                f"--pooling={TRAINED} sets --{name}, and {options.init} was trained with another value ({trained}); "
+                f"remove --{name}, or pass another --pooling"
+            )
     return dataclasses.replace(
         options, pooling=task_spec["pooling"], layers=layers, normalize=task_spec["normalize"],
         max_seq_length=task_spec["max_seq_length"],

@@ -24,7 +24,7 @@ TEXT = "text"  # the column name of a .txt file
 RENAMING_ADVICE = "rename the columns"
 _TABLES, _JSON = (".csv", ".tsv"), (".jsonl", ".json")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_JSON_ROWS = "pandas writes such lines with to_json(path, orient='records', lines=True)"
+JSON_ROWS = "pandas writes such lines with to_json(path, orient='records', lines=True)"
 _JSON_LAYOUTS = ({"columns", "index", "data"}, {"schema", "data"})  # pandas' "split" and "table"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
@@ -134,10 +134,14 @@ def join_texts(row: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 def is_table(path: str) -> bool:
     """Returns whether `read_rows` reads a file as a table with columns. If not, each line is a text."""
-    extension = _extension(path)
-    return extension in (*_TABLES, *_JSON) or (
-        extension != ".txt" and any(map(row_files.detect_kind, list_files(path)))
+    return has_table_extension(path) or (
+        _extension(path) != ".txt" and any(map(row_files.detect_kind, list_files(path)))
     )
+
+
+def has_table_extension(path: str) -> bool:
+    """Returns whether the name of a file, without the extension of a compression, is that of a CSV or JSON table."""
+    return _extension(path) in (*_TABLES, *_JSON)
 
 
 def list_files(path: str) -> list[str]:
@@ -295,7 +299,7 @@ def parse_json_lines(path: str, lines: Iterable[str], bad_rows: BadRows) -> Iter
         if isinstance(value, dict):
             yield number, value
         else:
-            bad_rows.add(path, number, f"expected a JSON object, received {shorten(line)}; {_JSON_ROWS}")
+            bad_rows.add(path, number, f"expected a JSON object, received {shorten(line)}; {JSON_ROWS}")
 
 
 def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
@@ -312,7 +316,7 @@ def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | 
     for line, row in parse_json_lines(path, text.split("\n"), bad_rows):
         is_table = row.keys() in _JSON_LAYOUTS or {type(value) for value in row.values()} == {dict}
         if is_table and "\n" not in text.strip():
-            raise UserError(f"{format_position(path, line)}: this is a whole table, not a row; {_JSON_ROWS}")
+            raise UserError(f"{format_position(path, line)}: this is a whole table, not a row; {JSON_ROWS}")
         yield line, row
 
 

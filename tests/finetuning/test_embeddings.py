@@ -135,6 +135,17 @@ def test_features_writes_the_vectors_as_the_model_was_trained(folder, vectors, t
     table = parquet.read_table(tmp_path / "vectors.parquet")
     assert table["text"].to_pylist() == TEXTS
     np.testing.assert_allclose(table["layer_-1"].to_pylist(), vectors, atol=1e-6)
+    plain = str(tmp_path / "plain")
+    TextEncoder.from_checkpoint(str(folder / "run"), normalize=False).save_checkpoint(plain)
+    for name, value, trained, init in (
+        ("layers", ["-2"], "['-1']", options.init),
+        ("max_seq_length", 12, "16", options.init),
+        ("normalize", True, "False", plain),
+    ):
+        changed = dataclasses.replace(options, **{name: value}, init=init)
+        told = refusal(feature_extraction.write_vectors, changed)
+        assert f"--pooling=trained sets --{name}, " in told
+        assert f"trained with another value ({trained}); remove --{name}" in told
     TextEncoder.from_checkpoint(str(folder / "run"), pooling="pooled").save_checkpoint(str(tmp_path / "pooled"))
     told = refusal(feature_extraction.write_vectors, dataclasses.replace(options, init=str(tmp_path / "pooled")))
     assert "whose vectors are the pooled output. Use export" in told

@@ -85,6 +85,13 @@ def test_empty_files_contain_no_documents(format, compression, written):
         assert detect_format(path) == "sentences"
 
 
+def test_a_table_is_not_read_as_sentences(tmp_path):
+    for name, content in (("a.csv", "id,text\n1,It is.\n"), ("a.tsv", "text\nIt is.\n"), ("a.json", '[{"text": "a"}]')):
+        path = write_text(tmp_path / name, content)
+        assert_refused(f"{path} contains no JSON lines, .* convert it to JSON lines", detect_format, path)
+    assert detect_format(write_text(tmp_path / "b.csv", '{"text": "It is."}')) == "jsonl"
+
+
 def test_documents_without_text_are_left_out(written):
     doc = '<doc id="1" url="" title="{0}">\n{0}\n\n{1}\n</doc>\n'
     path = written(doc.format("Title", "") + doc.format("B", "B") + doc.format("", ""))
