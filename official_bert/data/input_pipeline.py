@@ -163,7 +163,7 @@ class RecordSource:
         if not skipped_records:
             return tf.data.Dataset.range(tf.int64.max).flat_map(read_epoch)
         ranges = ranges or [[(0, self.count_records(path))] for path in self.paths]
-        epoch_index, rest = divmod(skipped_records, sum(map(_count, ranges)))
+        epoch_index, rest = divmod(skipped_records, sum(map(_count_records, ranges)))
         epoch = tf.constant(epoch_index, tf.int64)
         window = rest // _WINDOW
         data = self._skip_records(order(epoch).numpy().tolist(), ranges, window * _WINDOW)
@@ -181,7 +181,7 @@ class RecordSource:
             ranges: Records to read of each file.
             skipped: Number of records to leave out.
         """
-        counts = list(map(_count, ranges))
+        counts = list(map(_count_records, ranges))
         start = 0
         while skipped >= (group_count := sum(counts[file] for file in order[start : start + _CYCLE_LENGTH])):
             skipped -= group_count
@@ -237,7 +237,7 @@ class RecordSource:
         return tf.data.Dataset.range(0, tf.cast(tf.shape(order)[0], tf.int64), cycle_length).flat_map(read_group)
 
 
-def _count(ranges: list[tuple[int, int]]) -> int:
+def _count_records(ranges: list[tuple[int, int]]) -> int:
     return sum(number for _, number in ranges)
 
 

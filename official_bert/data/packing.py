@@ -80,7 +80,7 @@ def get_group_size(batch_size: int) -> int:
 
 def count_rows(features: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the number of rows that the records of a batch need when packed, as int32 scalar."""
-    return tf.reduce_max(_assign(features)[0]) + 1
+    return tf.reduce_max(_assign_rows(features)[0]) + 1
 
 
 def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tensor]:
@@ -106,7 +106,7 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
     ids, weights = features["input_ids"], features["masked_lm_weights"]
     length, predictions = ids.shape[1], weights.shape[1]
     records = _get_max_records(length)
-    row, start, first_prediction, number = _assign(features)  # [N] each
+    row, start, first_prediction, number = _assign_rows(features)  # [N] each
     # The rows of a replica are contiguous. Micro-batches are filled in turn, each of them evenly over the replicas.
     micro_batch, rest = row // (packing.replicas * packing.rows), row % (packing.replicas * packing.rows)
     replica_and_micro_batch = rest % packing.replicas * packing.micro_batches + micro_batch
@@ -175,7 +175,7 @@ def _get_max_records(length: int) -> int:
     return max(1, length // _SHORTEST)
 
 
-def _assign(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+def _assign_rows(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Assigns records to rows by best fit: longest records first, each to the fullest row that has enough room.
 
     Returns:

@@ -40,7 +40,7 @@ def write(source: ExportSource, options: ExportOptions) -> dict[str, str]:
     for name in options.format:
         if name in _CHECKS:
             _CHECKS[name](source, options)
-    folders = {name: _folder(options, name) for name in options.format}
+    folders = {name: _get_output_folder(options, name) for name in options.format}
     with contextlib.ExitStack() as stack:
         unfinished = {name: stack.enter_context(files.write_folder_atomically(path)) for name, path in folders.items()}
         for name, folder in unfinished.items():
@@ -48,7 +48,7 @@ def write(source: ExportSource, options: ExportOptions) -> dict[str, str]:
     return folders
 
 
-def _folder(options: ExportOptions, name: str) -> str:
+def _get_output_folder(options: ExportOptions, name: str) -> str:
     """Returns the path of the folder that the format `name` is written to."""
     parent = os.path.join(options.export_dir, name) if len({*options.format}) > 1 else options.export_dir
     if name == LITERT:

@@ -49,7 +49,7 @@ class Graph:
             output: Name of the output. Defaults to a name derived from the node's.
             **attributes: Attributes of the node.
         """
-        name = self._free(name)
+        name = self._make_unique_name(name)
         output = output or f"{name}:0"
         self.nodes.append(helper.make_node(operation, inputs, [output], name=name, domain=domain, **attributes))
         return output
@@ -58,7 +58,7 @@ class Graph:
         """Adds a node with an operation of ONNX Runtime's own domain, and returns the name of its output."""
         return self.node(operation, inputs, name, FUSED, **attributes)
 
-    def _free(self, name: str) -> str:
+    def _make_unique_name(self, name: str) -> str:
         number, free = 1, name
         while free in self._names:
             number, free = number + 1, f"{name}_{number}"

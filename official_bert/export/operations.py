@@ -55,10 +55,10 @@ def find_missing(folder: str) -> dict[str, list[str]]:
         A list for each release whose operations are known, oldest first.
     """
     used = find_used(folder)
-    return {release: _compare(used, known) for release, known in _load_operations().items()}
+    return {release: _list_missing(used, known) for release, known in _load_operations().items()}
 
 
-def _compare(used: dict[str, set[str]], known: dict[str, frozenset[str]]) -> list[str]:
+def _list_missing(used: dict[str, set[str]], known: dict[str, frozenset[str]]) -> list[str]:
     missing = []
     for name, attributes in sorted(used.items()):
         if name not in known:

@@ -22,14 +22,14 @@ def write_requests(path: str, inputs: Mapping[str, tf.TensorSpec]) -> None:
     """Writes the file: one request to serving_default, with inputs [1, ...], for each example."""
     with tf.io.TFRecordWriter(path) as writer:
         for text in EXAMPLES:
-            request = _field(_MODEL_SPEC, _field(_SIGNATURE_NAME, DEFAULT_SIGNATURE.encode()))
+            request = _encode_field(_MODEL_SPEC, _encode_field(_SIGNATURE_NAME, DEFAULT_SIGNATURE.encode()))
             for name, spec in inputs.items():
                 tensor = tf.make_tensor_proto(tf.fill([1, *spec.shape[1:]], text)).SerializeToString()
-                request += _field(_INPUTS, _field(_KEY, name.encode()) + _field(_VALUE, tensor))
-            writer.write(_field(_PREDICT_LOG, _field(_REQUEST, request)))
+                request += _encode_field(_INPUTS, _encode_field(_KEY, name.encode()) + _encode_field(_VALUE, tensor))
+            writer.write(_encode_field(_PREDICT_LOG, _encode_field(_REQUEST, request)))
 
 
-def _field(number: int, content: bytes) -> bytes:
+def _encode_field(number: int, content: bytes) -> bytes:
     """Returns a field of a protocol buffer: number and type, the length in groups of seven bits, and the content."""
     head, length = bytes([number << 3 | 2]), len(content)
     while length > 127:

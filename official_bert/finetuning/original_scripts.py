@@ -40,7 +40,7 @@ class OriginalSquadOptions(OriginalOptions):
 
 def run_classifier(options: Options, original: OriginalOptions, task_options: TaskOptions) -> None:
     """Runs `finetune`, and then also writes eval_results.txt and test_results.tsv like the original."""
-    scores = _run(options, original, task_options)
+    scores = _finetune(options, original, task_options)
     folder = options.output_dir
     if scores:
         write_scores(os.path.join(folder, "eval_results.txt"), next(iter(scores.values())))
@@ -58,7 +58,7 @@ def run_squad(options: Options, original: OriginalSquadOptions, task_options: Sq
         threshold = original.null_score_diff_threshold
         task_options = SquadV2Options(**vars(task_options), null_score_diff_threshold=threshold)
         options = dataclasses.replace(options, task=SQUAD_V2)
-    _run(options, original, task_options)
+    _finetune(options, original, task_options)
     for name in ("predictions", "nbest_predictions", "null_odds"):
         path = os.path.join(options.output_dir, f"{name}_test.json")
         if options.do_predict and files.exists(path):
@@ -70,7 +70,7 @@ def write_scores(path: str, scores: Mapping[str, float]) -> None:
     files.write_text(path, "".join(f"eval_{name} = {value}\n" for name, value in sorted(scores.items())))
 
 
-def _run(options: Options, original: OriginalOptions, task_options: TaskOptions) -> dict[str, dict[str, float]]:
+def _finetune(options: Options, original: OriginalOptions, task_options: TaskOptions) -> dict[str, dict[str, float]]:
     from official_bert.finetuning import runner
 
     init = options.init or original.bert_config_file  # random weights, as in the original

@@ -49,10 +49,10 @@ def run(options: Options, bert_config_file: str | None = None) -> Scores:
             number of the signal.
     """
     with open_training_run(options) as strategy:
-        return _run(options, strategy, bert_config_file)
+        return _run_with_strategy(options, strategy, bert_config_file)
 
 
-def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: str | None) -> Scores:
+def _run_with_strategy(options: Options, strategy: tf.distribute.Strategy, bert_config_file: str | None) -> Scores:
     task_spec = None if options.do_train else finetuned.read_task_spec(options.output_dir)
     init = options.output_dir if task_spec else options.init
     if init is None:

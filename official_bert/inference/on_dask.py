@@ -53,7 +53,7 @@ def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> s
     """
     folder = files.make_absolute(exports.find_newest_version(options.export_dir))
     files.refuse_overwriting(options.output_file, "output_file", exports.list_model_files(folder))
-    return _run(Prediction.open(folder, options.batch_size), options, num_shards, address)
+    return _run_on_cluster(Prediction.open(folder, options.batch_size), options, num_shards, address)
 
 
 def write_vectors(options: FeatureOptions, num_shards: int, address: str) -> str:
@@ -77,8 +77,8 @@ def write_vectors(options: FeatureOptions, num_shards: int, address: str) -> str
     extractor = feature_extraction.make_extractor(options, loaded)  # Reports wrong options before the first task.
     options = dataclasses.replace(options, max_seq_length=extractor.max_seq_length)
     trained = feature_extraction.read_task_spec(options.init)
-    computation = _Extraction(options, trained, _digest(loaded), extractor.texts_at_a_time)
-    return _run(computation, options, num_shards, address)
+    computation = _Extraction(options, trained, _compute_digest(loaded), extractor.texts_at_a_time)
+    return _run_on_cluster(computation, options, num_shards, address)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ class _Extraction:
 Computation = Prediction | _Extraction
 
 
-def _digest(loaded: ModelAndTokenizer) -> str:
+def _compute_digest(loaded: ModelAndTokenizer) -> str:
     """Returns a SHA-256 of the configuration, vocabulary, casing and weights of an encoder, on which vectors depend."""
     settings = loaded.tokenizer.casing.settings
     described = [dataclasses.asdict(loaded.config), loaded.tokenizer.vocab, settings]
@@ -125,7 +125,7 @@ def _digest(loaded: ModelAndTokenizer) -> str:
     return digest.hexdigest()
 
 
-def _run(
+def _run_on_cluster(
     computation: Computation, options: BatchPredictionOptions | FeatureOptions, num_shards: int, address: str
 ) -> str:
     """Computes the shards that do not exist yet on a Dask cluster, and returns a summary line.

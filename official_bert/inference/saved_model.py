@@ -55,7 +55,7 @@ class SavedModelPredictor(Predictor):
         except Exception as error:  # TensorFlow raises many types for incomplete or damaged files
             raise UserError(f"{folder} cannot be loaded: {error}") from error
         self._functions = dict(self._loaded.signatures)
-        self.signatures = {name: _describe(function) for name, function in sorted(self._functions.items())}
+        self.signatures = {name: _read_signature(function) for name, function in sorted(self._functions.items())}
         if not self.signatures:
             raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
         self.metadata = exports.read_metadata(folder)
@@ -142,7 +142,7 @@ def load_saved_model(folder: str) -> Any:
         return tf.saved_model.load(path)
 
 
-def _describe(function: Any) -> Signature:
+def _read_signature(function: Any) -> Signature:
     inputs, outputs = (
         {
             name: Tensor(each.dtype.name, None if each.shape.rank is None else tuple(each.shape))

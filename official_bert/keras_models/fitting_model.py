@@ -375,13 +375,13 @@ class FittingModel(TextModel):
             if steps is None:
                 figures |= inputs.figures_of_texts(examples, batch_size)
             if confusion_matrix or has_own_scores:
-                added = self._scores(examples.items, batch_size, confusion_matrix)
+                added = self._compute_scores(examples.items, batch_size, confusion_matrix)
         if return_dict:
             return {**figures, **added}
         values = self._flatten_metrics_in_order(figures)
         return [*(values if isinstance(values, list) else [values]), *added.values()] if added else values
 
-    def _scores(self, examples: Sequence[Any], batch_size: int, confusion_matrix: bool) -> dict[str, Any]:
+    def _compute_scores(self, examples: Sequence[Any], batch_size: int, confusion_matrix: bool) -> dict[str, Any]:
         """Returns the scores of `evaluate` that Keras has no metric for, and the confusion matrix if requested."""
         predictions, spec = self._predictions(examples, batch_size, verbose=0), self.spec
         added: dict[str, Any] = {}

@@ -318,7 +318,7 @@ class Inputs:
 
         def iterate_batches() -> Iterator[tuple[Any, ...]]:
             for rows in self._list_batch_rows(draw_batches(features)):
-                yield self._batch(features, rows, weights)
+                yield self._make_batch(features, rows, weights)
 
         num_batches = -(-len(features) // batch_size)
         # An epoch that leaves out rows with equal texts may have smaller batches.
@@ -373,7 +373,7 @@ class Inputs:
         balanced = class_labels.balanced_weights(labels, len(self.spec.labels or ()))[labels].astype(np.float32)
         return balanced if weights is None else weights * balanced
 
-    def _batch(self, features: Features, rows: Array, weights: Array | None, first: int = 0) -> tuple[Any, ...]:
+    def _make_batch(self, features: Features, rows: Array, weights: Array | None, first: int = 0) -> tuple[Any, ...]:
         """Returns the padded inputs, targets and optional sample weights of a batch.
 
         Args:
@@ -414,7 +414,7 @@ class Inputs:
                 # Counted before yield, because nothing may be requested after the last batch.
                 self._num_texts += len(examples.items)
                 self._num_truncated += features.num_truncated
-                yield self._batch(features, rows, self._row_weights(features, examples), first)
+                yield self._make_batch(features, rows, self._row_weights(features, examples), first)
                 first += len(features)
 
         dataset = batches.make_dataset(batches_of_ids, int(data.cardinality()))

@@ -32,7 +32,7 @@ def check_losses(losses: Any, spec: KindSpec) -> Any:
     kind_model = create_kind_model(spec)
 
     def check(item: Any) -> Any:
-        instance = _create(_name_crossentropy(item, spec), keras.losses)
+        instance = _create_instance(_name_crossentropy(item, spec), keras.losses)
         if _is_from_keras(instance):
             _check_fit(instance, keras.losses, kind_model.keras_losses, spec)
         return item
@@ -61,7 +61,7 @@ def check_metrics(metrics: Any, spec: KindSpec, has_one_hot: bool | None = False
             # Keras resolves the name to this metric by itself.
             is_keras_choice = isinstance(own, keras.metrics.SparseCategoricalAccuracy)
             return item if is_keras_choice or own.name != "accuracy" else own
-        instance = _create(_name_crossentropy(item, spec), keras.metrics)
+        instance = _create_instance(_name_crossentropy(item, spec), keras.metrics)
         if not _is_from_keras(instance) or type(instance) is keras.metrics.MeanMetricWrapper:
             return item
         wraps = isinstance(spec, LabelSpec)
@@ -81,7 +81,7 @@ def reads_one_hot(loss: Any, spec: KindSpec) -> bool | None:
     """
     if not isinstance(spec, LabelSpec) or not spec.is_single_label or isinstance(loss, dict | list):
         return None
-    instance = _create(loss, keras.losses)
+    instance = _create_instance(loss, keras.losses)
     return not reads_indices(instance) if _is_from_keras(instance) else None
 
 
@@ -102,8 +102,8 @@ def check_labels(loss: Any, spec: KindSpec, labels: Any, logits: Any) -> None:
         form = "a row with a number per class" if is_one_hot else "the index of a class"
         remedy = "keras.losses.CategoricalCrossentropy" if is_one_hot else "keras.losses.SparseCategoricalCrossentropy"
         raise UserError(
-            f"each label is {form}, which the loss {_get_name(_create(loss, keras.losses))} does not accept; convert "
-            f"the labels, or compile with {remedy}(from_logits=True)"
+            f"each label is {form}, which the loss {_get_name(_create_instance(loss, keras.losses))} does not accept; "
+            f"convert the labels, or compile with {remedy}(from_logits=True)"
         )
 
 
@@ -115,7 +115,7 @@ def _name_crossentropy(item: Any, spec: KindSpec) -> Any:
     return "BinaryCrossentropy" if has_several_labels else "SparseCategoricalCrossentropy"
 
 
-def _create(item: Any, module: Any) -> Any:
+def _create_instance(item: Any, module: Any) -> Any:
     """Returns the Keras object for a loss or metric that is given as a name, class or function.
 
     Args:

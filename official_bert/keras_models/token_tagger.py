@@ -62,10 +62,10 @@ class TokenTagger(FittingModel):
             UserError: If texts have the wrong form, or x is empty.
         """
         rows = input_adapters.to_list(read_texts(x, self.spec))
-        sentences = [self._sentence(row, number) for number, row in enumerate(rows, start=1)]
+        sentences = [self._parse_sentence(row, number) for number, row in enumerate(rows, start=1)]
         return self.spec.spans(self._predictions(sentences, batch_size), sentences)
 
-    def _sentence(self, row: Any, number: int) -> Sentence:
+    def _parse_sentence(self, row: Any, number: int) -> Sentence:
         name = f"x[{number - 1}]"
         if isinstance(row, str | bytes):
             return split_text(input_adapters.to_text(row, name), self._tokenizer, number)

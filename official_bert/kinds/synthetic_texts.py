@@ -40,7 +40,7 @@ class SyntheticTexts:
 
     def single(self, room: int) -> list[str]:
         """Returns unusual texts and texts of several lengths, among them room - 1, room and room + 1 tokens."""
-        return [*ODD_TEXTS, *map(self.text, _lengths(room))]
+        return [*ODD_TEXTS, *map(self.text, _list_lengths(room))]
 
     def text(self, tokens: int) -> str:
         """Returns a text with the given number of tokens."""
@@ -64,7 +64,7 @@ class SyntheticTexts:
             room: Some pairs have about this number of tokens together.
             longest: Some questions have this number of tokens.
         """
-        lengths = [(SHORT, tokens) for tokens in _lengths(max(room - SHORT, 1))]
+        lengths = [(SHORT, tokens) for tokens in _list_lengths(max(room - SHORT, 1))]
         lengths += [(tokens, 2 * SHORT) for tokens in (1, longest, longest + 1)] + [(0, SHORT)]
         odd = [
             (ODD_TEXTS[(number * 3 + 1) % len(ODD_TEXTS)], f"{text} {self.text(3)}")
@@ -73,6 +73,6 @@ class SyntheticTexts:
         return [*odd, *((self.text(first), self.text(second)) for first, second in lengths)]
 
 
-def _lengths(room: int) -> list[int]:
+def _list_lengths(room: int) -> list[int]:
     """Returns the numbers of tokens to test, around the maximum `room`."""
     return sorted({1, SHORT, max(room - 1, 1), room, room + 1, 5 * room // 2})

@@ -35,22 +35,22 @@ class BiLSTM(keras.layers.Layer):
         super().__init__(**kwargs)
         self.units, self.seed = units, seed
         self.bidirectional = keras.layers.Bidirectional(
-            self._direction("forward", False),
-            backward_layer=self._direction("backward", True),
+            self._make_lstm("forward", False),
+            backward_layer=self._make_lstm("backward", True),
             name="bidirectional",
             dtype=self.dtype_policy,
         )
 
-    def _direction(self, name: str, backwards: bool) -> keras.Layer:
-        def mixed(what: str) -> int | None:
+    def _make_lstm(self, name: str, backwards: bool) -> keras.Layer:
+        def derive_seed(what: str) -> int | None:
             return None if self.seed is None else zlib.crc32(f"{self.seed}/{self.name}/{name}/{what}".encode())
 
         return keras.layers.LSTM(
             self.units,
             return_sequences=True,
             go_backwards=backwards,
-            kernel_initializer=keras.initializers.GlorotUniform(mixed("kernel")),
-            recurrent_initializer=keras.initializers.Orthogonal(seed=mixed("recurrent")),
+            kernel_initializer=keras.initializers.GlorotUniform(derive_seed("kernel")),
+            recurrent_initializer=keras.initializers.Orthogonal(seed=derive_seed("recurrent")),
             name=name,
             dtype=self.dtype_policy,
         )

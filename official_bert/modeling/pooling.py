@@ -38,11 +38,11 @@ def build_vector_model(
     Raises:
         UserError: If the pooling or a block does not exist.
     """
-    vectors = _pooled(encoder, pooling, layers)
+    vectors = _pool(encoder, pooling, layers)
     return keras.Model(encoder.input, normalized(vectors) if normalize else vectors)
 
 
-def _pooled(encoder: keras.Model, pooling: str, layers: Sequence[int]) -> Any:
+def _pool(encoder: keras.Model, pooling: str, layers: Sequence[int]) -> Any:
     if pooling == POOLED:
         return ops.cast(encoder.output["pooled_output"], "float32")
     if pooling not in (MEAN, MAX, CLS_POOLING):

@@ -54,10 +54,10 @@ def get_strategy(
     if name == ONE_DEVICE:
         return tf.distribute.OneDeviceStrategy("GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0")
     if name == MIRRORED:
-        return _mirrored()
+        return _make_mirrored()
     if name == MULTI_WORKER:
-        return _multi_worker()
-    return _tpu(tpu_name or "local", tpu_zone, gcp_project)
+        return _make_multi_worker()
+    return _connect_to_tpu(tpu_name or "local", tpu_zone, gcp_project)
 
 
 # A process creates each of these only once. A second MirroredStrategy would use the same keys for its exchanges between
@@ -66,18 +66,18 @@ def get_strategy(
 
 
 @functools.cache
-def _mirrored() -> tf.distribute.Strategy:
+def _make_mirrored() -> tf.distribute.Strategy:
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     return tf.distribute.MirroredStrategy([device.name for device in tf.config.list_logical_devices(kind)])
 
 
 @functools.cache
-def _multi_worker() -> tf.distribute.Strategy:
+def _make_multi_worker() -> tf.distribute.Strategy:
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 @functools.cache
-def _tpu(name: str, zone: str | None, project: str | None) -> tf.distribute.Strategy:
+def _connect_to_tpu(name: str, zone: str | None, project: str | None) -> tf.distribute.Strategy:
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=name, zone=zone, project=project)
     except (
@@ -121,7 +121,7 @@ def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None
     elif worker_index is not None:
         raise UserError(f"--worker_index={worker_index} requires --worker_hosts")
     elif before is None and os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        hosts, index = _slurm_workers()
+        hosts, index = _read_slurm_workers()
     else:
         return
     config = json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
@@ -142,7 +142,7 @@ def _check_workers(hosts: Sequence[str], index: int | None) -> tuple[list[str], 
     return list(hosts), index
 
 
-def _slurm_workers() -> tuple[list[str], int]:
+def _read_slurm_workers() -> tuple[list[str], int]:
     """Returns the host:port of each worker of a SLURM step, one per task, and the index of this process."""
     tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
     try:

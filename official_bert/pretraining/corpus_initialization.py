@@ -150,7 +150,7 @@ def initialize(
     first = free + 2 * compares  # first dimension of word embeddings
     vectors = _word_vectors(counts.contexts, config.hidden_size - first, seed)
     known = np.asarray(vectors.any(axis=1))
-    with _edit(model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings) as (words,):
+    with _edit_variables(model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings) as (words,):
         words[known, first:] = vectors[known] * config.initializer_range
         words[:, :first] *= _REST
     _attend_to_neighbours(model, config, free)
@@ -160,7 +160,7 @@ def initialize(
 
 
 @contextlib.contextmanager
-def _edit(*variables: keras.Variable) -> Iterator[list[np.ndarray]]:
+def _edit_variables(*variables: keras.Variable) -> Iterator[list[np.ndarray]]:
     """A context for changing variables: yields their values as arrays, and finally assigns the changed arrays."""
     values = [np.array(variable) for variable in variables]
     yield values
@@ -229,7 +229,7 @@ def _attend_to_neighbours(model: keras.Model, config: BertConfig, free: int) -> 
     word_square = (config.hidden_size - free) * config.initializer_range**2  # squared length
     position_square = word_square * _POSITIONS_SHARE / (1 - _POSITIONS_SHARE)
     amplitude = math.sqrt(position_square / len(frequencies))
-    with _edit(model.get_layer(layer_names.POSITION_EMBEDDINGS).embeddings) as (positions,):  # [L, H]
+    with _edit_variables(model.get_layer(layer_names.POSITION_EMBEDDINGS).embeddings) as (positions,):  # [L, H]
         angles = np.arange(len(positions))[:, None] * frequencies  # [L, F]
         positions *= _REST
         positions[:, 0:free:2], positions[:, 1:free:2] = amplitude * np.cos(angles), amplitude * np.sin(angles)
@@ -238,7 +238,7 @@ def _attend_to_neighbours(model: keras.Model, config: BertConfig, free: int) -> 
     # The normalization after the embeddings makes the squared length H. Positions keep their share of it.
     score = _POSITIONS_SHARE * config.hidden_size / math.sqrt(head_size)
     gain = math.sqrt(_SHARPNESS / score)
-    with _edit(*_attention_kernels(model, 0)[:2]) as (queries, keys):
+    with _edit_variables(*_attention_kernels(model, 0)[:2]) as (queries, keys):
         queries *= 0.3
         keys *= 0.3
         for head in range(config.num_attention_heads):
@@ -275,14 +275,14 @@ def _compare_segments(model: keras.Model, config: BertConfig, free: int, known: 
     directions = np.linalg.qr(rng.standard_normal((config.hidden_size - first, compared)))[0]
 
     one = config.initializer_range / math.sqrt(1 - _POSITIONS_SHARE)  # becomes 1 in the normalization
-    with _edit(model.get_layer(layer_names.TOKEN_TYPE_EMBEDDINGS).embeddings) as (segments,):
+    with _edit_variables(model.get_layer(layer_names.TOKEN_TYPE_EMBEDDINGS).embeddings) as (segments,):
         segments *= _REST
         segments[:2, segment] = -_MARK * one, _MARK * one
     # The vectors of [MASK] and of pieces without counts are random, so they must not match any piece.
-    with _edit(model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings) as (words,):
+    with _edit_variables(model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings) as (words,):
         words[~known, first:] -= words[~known, first:] @ directions @ directions.T
 
-    with _edit(*_attention_kernels(model, 0)) as (queries, keys, values, outputs):
+    with _edit_variables(*_attention_kernels(model, 0)) as (queries, keys, values, outputs):
         gain = math.sqrt(_SAME_PIECE * math.sqrt(head_size) / ((1 - _POSITIONS_SHARE) * compared))
         for kernel, sign in ((queries, -1.0), (keys, 1.0)):
             kernel[:, begin + _KEPT :] = 0.0
@@ -295,7 +295,7 @@ def _compare_segments(model: keras.Model, config: BertConfig, free: int, known: 
         outputs[begin] *= _REST
         outputs[begin, mark] = _MARK
 
-    with _edit(*_attention_kernels(model, 1)) as (queries, keys, values, outputs):
+    with _edit_variables(*_attention_kernels(model, 1)) as (queries, keys, values, outputs):
         # At position 0, all cosines are 1. At other positions, they cancel each other.
         cosines = math.sqrt(free // 2 * _POSITIONS_SHARE * config.hidden_size)  # their sum at position 0
         queries[:, begin], keys[:, begin], values[:, begin] = 0.0, 0.0, 0.0

@@ -75,7 +75,7 @@ def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[
         compiled: Whether XLA compiles `_compute_losses_and_errors`. Use it if the step is not compiled as a whole: XLA
             fuses several passes into one, while matrix products keep TensorFlow's kernels.
     """
-    compute: Any = _compiled(_compute_losses_and_errors) if compiled else _compute_losses_and_errors
+    compute: Any = _compile(_compute_losses_and_errors) if compiled else _compute_losses_and_errors
 
     @tf.custom_gradient
     def losses(vectors: tf.Tensor, *table_and_bias: tf.Tensor) -> tuple[Any, Any]:
@@ -142,7 +142,7 @@ def _compute_losses_and_errors(logits: tf.Tensor, bias: tf.Tensor | None, labels
 
 
 @functools.cache
-def _compiled(function: Any) -> Any:
+def _compile(function: Any) -> Any:
     return tf.function(function, jit_compile=True, autograph=False)
 
 

@@ -56,11 +56,11 @@ def model_card(
 ) -> str:
     """Returns the text of the card. See `write_model_card` for the arguments."""
     flags, config = metadata["flags"], BertConfig.from_dict(metadata["config"])
-    parts = [f"# {markdown.escape(run.name)}", _introduction(metadata, config)]
+    parts = [f"# {markdown.escape(run.name)}", _describe_model(metadata, config)]
     for title, rows in sections.items():
         parts += [f"## {title}", markdown.table(rows)]
 
-    parts += ["## Model", markdown.table(summary.make_model_table(metadata)), _tokenization(flags)]
+    parts += ["## Model", markdown.table(summary.make_model_table(metadata)), _describe_tokenization(flags)]
 
     parts.append("## Data")
     parts.append(markdown.table(summary.make_file_table(metadata["records"])) or "The records are not recorded.")
@@ -82,7 +82,7 @@ def model_card(
     scores = markdown.table(summary.make_score_table(run, config.token_objective))
     parts += ["## Scores", scores or "Nothing was measured.", _describe_evaluation(run, metadata)]
 
-    parts += ["## Limits", "\n".join(f"- {limit}" for limit in _limits(run, flags, config))]
+    parts += ["## Limits", "\n".join(f"- {limit}" for limit in _list_limits(run, flags, config))]
     parts.append("_official-bert pretrain overwrites this file at the end of a run. Keep your edits in a copy._")
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -95,7 +95,7 @@ def _list_changes(changes: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _introduction(metadata: Mapping[str, Any], config: BertConfig) -> str:
+def _describe_model(metadata: Mapping[str, Any], config: BertConfig) -> str:
     learned, can = ["masked tokens"], ["fills in masked tokens"]
     if not config.predicts_masked_tokens:
         learned, can = ["each token from the tokens before it"], ["predicts the next token"]
@@ -113,7 +113,7 @@ def _introduction(metadata: Mapping[str, Any], config: BertConfig) -> str:
     )
 
 
-def _tokenization(flags: Mapping[str, Any]) -> str:
+def _describe_tokenization(flags: Mapping[str, Any]) -> str:
     if flags["do_lower_case"] is None or not flags["vocab_file"]:
         return ""
     accents = "with" if flags["strip_accents"] is False else "without"
@@ -146,7 +146,7 @@ def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
     )
 
 
-def _limits(run: LoggedRun, flags: Mapping[str, Any], config: BertConfig) -> list[str]:
+def _list_limits(run: LoggedRun, flags: Mapping[str, Any], config: BertConfig) -> list[str]:
     limits = []
     examples = summary.amounts(run)["examples"]
     if examples:

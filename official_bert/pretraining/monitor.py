@@ -70,7 +70,7 @@ class Monitor:
         """Ends the interval after `step` steps, and writes its means to the log and the terminal."""
         # If all steps were skipped, nothing can be averaged, and the notices have reported the steps.
         if self._sums["nonfinite_steps"] < step - self._first_step:
-            values = self._measurements(step, phase)
+            values = self._measure(step, phase)
             self.log.write(TRAIN, step, values)
             compilation = None if self._compiled_steps else self._seconds
             print(format_progress(step, self.options.total_steps, values, self.config, compilation), flush=True)
@@ -80,7 +80,7 @@ class Monitor:
                 warn_at_unigram_level(self.options.output_dir, records, self.log, step, phase, self.config)
         self.start_interval(step)
 
-    def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
+    def _measure(self, step: int, phase: Phase) -> dict[str, float]:
         steps, seconds, sums = step - self._first_step, self._seconds, self._sums
         rate = self._compiled_steps / self._compiled_seconds if self._compiled_steps else steps / seconds
         return {

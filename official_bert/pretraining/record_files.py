@@ -89,7 +89,7 @@ class RecordFiles(RecordSource):
         sizes = (num_tokens, config.type_vocab_size)
         masking = None if config.predicts_masked_tokens else add_next_token_targets
         if dynamic == {True}:
-            masking = masking or _masking(manifests, phase.max_predictions_per_seq, options.vocab_file).mask
+            masking = masking or _make_masking(manifests, phase.max_predictions_per_seq, options.vocab_file).mask
             schema = record_schema.unmasked_schema(phase.max_seq_length, *sizes)
         else:
             schema = record_schema.pretraining_schema(phase.max_seq_length, phase.max_predictions_per_seq, *sizes)
@@ -103,7 +103,7 @@ class RecordFiles(RecordSource):
             readable=readable,
             manifests=manifests,
             shards=shards,
-            compression=_compression(paths, described),
+            compression=_detect_compression(paths, described),
             damaged=damaged,
         )
 
@@ -140,7 +140,7 @@ class RecordFiles(RecordSource):
     def identity(self) -> list[dict[str, Any]]:
         """Returns the name, the size and, if the manifest states it, the SHA-256 of each file, for comparisons."""
         return [
-            {"file": os.path.basename(path), "bytes": _size(path, shard), "sha256": shard.sha256 if shard else None}
+            {"file": os.path.basename(path), "bytes": _get_size(path, shard), "sha256": shard.sha256 if shard else None}
             for path, shard in ((path, self.shards.get(path)) for path in self.paths)
         ]
 
@@ -167,12 +167,12 @@ class RecordFiles(RecordSource):
         return shard.records if shard else super().count_records(path)
 
 
-def _size(path: str, shard: manifest.Shard | None) -> int:
+def _get_size(path: str, shard: manifest.Shard | None) -> int:
     return shard.bytes if shard else files.size(path)
 
 
 def _remove_empty_files(paths: list[str], shards: Mapping[str, manifest.Shard]) -> list[str]:
-    empty = {path: None for path in paths if not _size(path, shards.get(path))}
+    empty = {path: None for path in paths if not _get_size(path, shards.get(path))}
     named = ", ".join(list(empty)[:_MAX_FILES_SHOWN])
     if len(empty) > _MAX_FILES_SHOWN:
         named += f" and {len(empty) - _MAX_FILES_SHOWN:,} more"
@@ -183,7 +183,7 @@ def _remove_empty_files(paths: list[str], shards: Mapping[str, manifest.Shard]) 
     return [path for path in paths if path not in empty]
 
 
-def _compression(paths: list[str], described: Mapping[str, tuple[manifest.Manifest, manifest.Shard]]) -> str:
+def _detect_compression(paths: list[str], described: Mapping[str, tuple[manifest.Manifest, manifest.Shard]]) -> str:
     """Returns the compression of all files. Opens only one of the files that share a manifest."""
     opened: dict[int | str, str] = {}
     for path in paths:
@@ -232,7 +232,7 @@ def get_masking_rates(flags: dict[str, Any]) -> str:
     return str(flags.get("masking_rates", BERT_RATES))
 
 
-def _masking(manifests: list[manifest.Manifest], limit: int, vocab_file: str | None) -> DynamicMasking:
+def _make_masking(manifests: list[manifest.Manifest], limit: int, vocab_file: str | None) -> DynamicMasking:
     if not vocab_file:
         raise UserError(
             "The records have no masks, and masking them during training needs their vocabulary. Pass --vocab_file."

@@ -113,7 +113,7 @@ def make_amount_table(run: LoggedRun) -> Table:
     if run.train:
         done = amounts(run)
         labels = {"steps": "steps", "examples": "examples", "tokens": "tokens, without padding"}
-        table += [[label, _count(done[name])] for name, label in labels.items()]
+        table += [[label, _format_count(done[name])] for name, label in labels.items()]
         table.append(["time in steps", format_duration(done["seconds"])])
         last_steps = {line[LENGTH]: line["step"] for line in run.train}  # of each phase
         for number, (length, step) in enumerate(last_steps.items() if len(last_steps) > 1 else (), start=1):
@@ -124,7 +124,7 @@ def make_amount_table(run: LoggedRun) -> Table:
 def make_model_table(metadata: Mapping[str, Any]) -> Table:
     """Returns the model's configuration and its number of parameters."""
     settings = ([name, str(value)] for name, value in metadata["config"].items())
-    return [["setting", "value"], ["parameters", _count(metadata["parameters"])], *settings]
+    return [["setting", "value"], ["parameters", _format_count(metadata["parameters"])], *settings]
 
 
 def make_environment_table(metadata: Mapping[str, Any]) -> Table:
@@ -143,7 +143,7 @@ def make_file_table(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table
         kinds: dict[tuple[int, str], list[str]] = {}
         for (name, _, sha256), count in readings.items():
             kinds.setdefault((count, "yes" if sha256 else "no"), []).append(name)
-        table += [[phase, _names(names), _count(count), has_one] for (count, has_one), names in kinds.items()]
+        table += [[phase, _names(names), _format_count(count), has_one] for (count, has_one), names in kinds.items()]
     return table
 
 
@@ -152,10 +152,10 @@ def make_data_table(manifest: Mapping[str, Any]) -> Table:
     shards, source, counts = manifest["shards"], manifest["source"], manifest["statistics"]
     rows = [
         ["files", _names([shard["file"] for shard in shards])],
-        ["records", _count(sum(shard["records"] for shard in shards))],
+        ["records", _format_count(sum(shard["records"] for shard in shards))],
         ["text", _names([each["file"] for each in source.get("inputs", ())])],
     ]
-    rows += [[label, _count(counts[name])] for name, label in _COUNTS.items() if name in counts]
+    rows += [[label, _format_count(counts[name])] for name, label in _COUNTS.items() if name in counts]
     for name, of, label in _SHARES:
         if name in counts and counts.get(of):
             rows.append([label, f"{100 * counts[name] / counts[of]:.2f} %"])
@@ -163,7 +163,7 @@ def make_data_table(manifest: Mapping[str, Any]) -> Table:
     return [["what", "value"], *rows, *markdown.flag_table(source["flags"])[1:]]
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     return f"{value:,.0f}"
 
 

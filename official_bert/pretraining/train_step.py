@@ -192,7 +192,7 @@ class Pretrainer:
 
         def micro_batch_gradients(number: Any, part: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[Any]]:
             with tf.GradientTape() as tape, dropout_seed(self._dropout_seed(replica, number)):
-                sums = self._sums(part, training=True)
+                sums = self._compute_sums(part, training=True)
                 loss = tf.add(*losses.compute_mean_losses(sums, predictions, examples))
                 if self._loss_scale:
                     loss = self._loss_scale.scale(loss)
@@ -208,7 +208,7 @@ class Pretrainer:
             micro_batches, count = split_micro_batches(features, self._micro_batches), self._micro_batches
         return accumulate_gradients(micro_batch_gradients, micro_batches, count, variables, SUMS)
 
-    def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
+    def _compute_sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
         if self._packed and "record_ids" not in features:  # in evaluation
             features = spread_over_rows(features)
         # Keras accepts only the model's inputs, without labels.
@@ -229,7 +229,7 @@ class Pretrainer:
         bad = {name: tf.constant(0.0) for name in ("nonfinite_step", "nonfinite_loss", "nonfinite_norm")}
 
         def step(number: Any, totals: Any, bad: Any, nonfinite_at_end: Any, waited: Any) -> tuple[Any, ...]:
-            batch, seconds = self._next(batches, after=totals["gradient_norm"])
+            batch, seconds = self._get_next_batch(batches, after=totals["gradient_norm"])
             results = self._run_on_replicas(self._step, batch)
             finite, finite_loss = results.pop("finite"), results.pop("finite_loss")
             is_first_of_all = ~finite & (totals["nonfinite_steps"] == 0)
@@ -252,7 +252,7 @@ class Pretrainer:
         )
         return {**totals, **bad, "nonfinite_at_end": nonfinite_at_end, "input_wait": waited}
 
-    def _next(self, batches: Any, after: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    def _get_next_batch(self, batches: Any, after: tf.Tensor) -> tuple[Any, tf.Tensor]:
         """Returns the next batch, and the seconds that the step waited for it.
 
         Args:
@@ -270,7 +270,7 @@ class Pretrainer:
 
     def _evaluate_step(self, batch: Any) -> dict[str, tf.Tensor]:
         def replica_step(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            return _sum_over_replicas(self._sums(features, training=False))
+            return _sum_over_replicas(self._compute_sums(features, training=False))
 
         return self._run_on_replicas(replica_step, batch)
 

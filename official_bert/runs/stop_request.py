@@ -20,7 +20,7 @@ class StopRequest:
         self.signal: int | None = None
 
     def __enter__(self) -> "StopRequest":
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -36,7 +36,7 @@ class StopRequest:
         """The exit code for a process that stopped on request: 128 plus the number of the signal."""
         return 128 + (self.signal or signal.SIGTERM)
 
-    def _note(self, number: int, _: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
         self.signal = number
         before = self._before[signal.SIGINT]
         signal.signal(signal.SIGINT, before if callable(before) else signal.default_int_handler)

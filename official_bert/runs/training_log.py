@@ -36,10 +36,10 @@ class TrainingLog:
         if folder is not None:
             for kind in (TRAIN, EVAL, GENERAL, NOTICES):
                 # Rewritten even if all lines are kept: a kill may have left an incomplete last line.
-                if files.exists(_path(folder, kind)):
+                if files.exists(_get_path(folder, kind)):
                     last = math.inf if first_step is None else first_step
                     kept = [line for line in read_log(folder, kind) if line["step"] <= last]
-                    files.write_text(_path(folder, kind), "".join(map(format_line, kept)))
+                    files.write_text(_get_path(folder, kind), "".join(map(format_line, kept)))
         if folder is not None and not importlib.util.find_spec("tensorboard"):
             print("no TensorBoard events are written because the package tensorboard is not installed")
             self._writers = dict.fromkeys((TRAIN, EVAL, GENERAL))
@@ -55,7 +55,7 @@ class TrainingLog:
         if self._folder is None:
             return
         try:
-            with tf.io.gfile.GFile(_path(self._folder, kind), "a") as writer:
+            with tf.io.gfile.GFile(_get_path(self._folder, kind), "a") as writer:
                 writer.write(format_line({"step": step, **values}))
             if kind != NOTICES and kind not in self._writers:
                 self._writers[kind] = tf.summary.create_file_writer(os.path.join(self._folder, kind))
@@ -95,7 +95,7 @@ def read_log(folder: str, kind: str) -> list[dict[str, Any]]:
     Raises:
         UserError: If a line was changed after it was written.
     """
-    path = _path(folder, kind)
+    path = _get_path(folder, kind)
     if not files.exists(path):
         return []
     lines = []
@@ -116,5 +116,5 @@ def read_log(folder: str, kind: str) -> list[dict[str, Any]]:
     return lines
 
 
-def _path(folder: str, kind: str) -> str:
+def _get_path(folder: str, kind: str) -> str:
     return os.path.join(folder, f"{kind}.jsonl")

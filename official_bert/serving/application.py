@@ -100,10 +100,10 @@ class Application:
         return application
 
     async def predict(self, request: web.Request) -> web.Response:
-        self._find(request)  # Refuses a wrong path before the body arrives.
+        self._find_version(request)  # Refuses a wrong path before the body arrives.
         self._access.check_json(request)
         async with self._read_body(request) as body:
-            model, version = self._find(request)  # A new version may have been loaded meanwhile.
+            model, version = self._find_version(request)  # A new version may have been loaded meanwhile.
             with model.hold(version) as (predictor, batcher):
                 predict_request = await self._parse(body, predictor)
                 request[_LOG_FIELDS]["instances"] = predict_request.instances
@@ -122,20 +122,20 @@ class Application:
         model = self._models[request.match_info["model"]]
         request[_LOG_FIELDS]["model"] = model.name
         if "version" in request.match_info:
-            versions = [self._find(request)[1]]
+            versions = [self._find_version(request)[1]]
         else:
             versions = [model.versions[number] for number in sorted(model.versions, reverse=True)]
-        return _json({"model_version_status": [
+        return _make_json_response({"model_version_status": [
             {"version": str(each.number), "state": each.state,
              "status": {"error_code": "UNKNOWN" if each.error else "OK", "error_message": each.error}}
             for each in versions
         ]})  # fmt: skip
 
     async def metadata(self, request: web.Request) -> web.Response:
-        model, version = self._find(request)
+        model, version = self._find_version(request)
         assert version.model
         signatures = {name: signature.describe() for name, signature in version.model.signatures.items()}
-        return _json({
+        return _make_json_response({
             "model_spec": {"name": model.name, "signature_name": "", "version": str(version.number)},
             "metadata": {"signature_def": {"signature_def": signatures}},
         })  # fmt: skip
@@ -154,7 +154,7 @@ class Application:
                     about_newest["num_choices"] = (default.inputs["endings"].shape or ())[1]
             versions = [str(each.number) for each in reversed(model.available)]
             models.append({"name": model.name, "versions": versions, **about_newest})
-        return _json({"models": models})
+        return _make_json_response({"models": models})
 
     async def page(self, request: web.Request) -> web.Response:
         name, content_type = _PAGE[request.path]
@@ -162,21 +162,21 @@ class Application:
         return web.Response(text=text, content_type=content_type, charset="utf-8")
 
     async def healthz(self, _: web.Request) -> web.Response:
-        return _json({"status": "alive"})
+        return _make_json_response({"status": "alive"})
 
     async def readyz(self, _: web.Request) -> web.Response:
         if self.draining:
             raise RequestError(503, STOPPING)
         if not self._models.ready:
             raise RequestError(503, "models are being loaded; try again later", retry_after=1)
-        return _json({"status": "ready"})
+        return _make_json_response({"status": "ready"})
 
     async def metrics(self, _: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics.text(), headers=headers)
 
     async def openapi(self, _: web.Request) -> web.Response:
-        return _json(openapi.describe(self._models, self._options, needs_token=self._access.needs_token))
+        return _make_json_response(openapi.describe(self._models, self._options, needs_token=self._access.needs_token))
 
     # All requests.
 
@@ -226,23 +226,23 @@ class Application:
         except RequestError as error:
             if error.status != 400:  # The message of status 400 could repeat the client's data.
                 request[_LOG_FIELDS]["refusal"] = error.message
-            return _error(error)
+            return _make_error_response(error)
         except TimeoutError:  # Other timeouts are RequestErrors.
-            return _error(RequestError(503, f"{STOPPING}; try again later", retry_after=1))
+            return _make_error_response(RequestError(503, f"{STOPPING}; try again later", retry_after=1))
         except web.HTTPException as error:  # Raised by aiohttp for an unknown path or method.
             allowed = error.headers.get("Allow")
             message = {
                 404: f"there is nothing at {request.path}; see /openapi.json",
                 405: f"{request.method} is not for {request.path}; use {allowed}",
             }.get(error.status, error.reason)
-            return _json({"error": message}, error.status, {"Allow": allowed} if allowed else {})
+            return _make_json_response({"error": message}, error.status, {"Allow": allowed} if allowed else {})
         except Exception as error:
             logs.error("a request failed", error, path=request.path)
-            return _json({"error": "the server failed; see its log"}, 500)
+            return _make_json_response({"error": "the server failed; see its log"}, 500)
         finally:
             self._deadlines.discard(deadline)
 
-    def _find(self, request: web.Request) -> tuple[Model, Version]:
+    def _find_version(self, request: web.Request) -> tuple[Model, Version]:
         """Returns the model and the version that are named in a request's path."""
         match = request.match_info
         model = self._models[match["model"]]
@@ -285,12 +285,12 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
 
 
-def _error(error: RequestError) -> web.Response:
+def _make_error_response(error: RequestError) -> web.Response:
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return _json({"error": error.message}, error.status, headers)
+    return _make_json_response({"error": error.message}, error.status, headers)
 
 
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+def _make_json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(text=json.dumps(value), status=status, headers=headers, content_type="application/json")

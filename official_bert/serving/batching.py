@@ -104,13 +104,13 @@ class Batcher:
         if len(self._waiting) + count > self._options.max_queue:
             self._start_batches()  # The model may be idle if several requests have arrived together.
             if self._num_waiting + count > self._options.max_queue:
-                raise self._busy(f"{self._num_waiting} instances")
+                raise self._make_busy_error(f"{self._num_waiting} instances")
         seconds, rows, instances = self._options.timeout_seconds, list[_Row](), list[PreprocessedTexts]()
         try:
             async with asyncio.timeout(seconds):
                 pool = self._tokenizing if sum(count_row_bytes(inputs)) > self._model.quick_bytes else None
-                for part in _split(inputs) if pool and self._model.supports_batching(signature) else [inputs]:
-                    preprocessed = await _run(pool, self._model.preprocess, signature, part)
+                for part in _split_instances(inputs) if pool and self._model.supports_batching(signature) else [inputs]:
+                    preprocessed = await _run_in_pool(pool, self._model.preprocess, signature, part)
                     instances += preprocessed
                     self._tokens += _count_tokens(preprocessed)
                     self._check_tokens(instances, count)
@@ -118,7 +118,7 @@ class Batcher:
                 one, *others = [each.answer for each in rows]
                 outputs = iter(await asyncio.gather(one, *others) if others else [await one])
                 answers = [
-                    await _run(pool, self._model.postprocess, each, [next(outputs) for _ in each.tokens])
+                    await _run_in_pool(pool, self._model.postprocess, each, [next(outputs) for _ in each.tokens])
                     for each in instances
                 ]
         except TimeoutError as error:
@@ -137,7 +137,7 @@ class Batcher:
         """The number of instances (texts) that wait to be computed."""
         return sum(each.num_texts for each in {row.texts for row in self._waiting})
 
-    def _busy(self, what: str) -> RequestError:
+    def _make_busy_error(self, what: str) -> RequestError:
         seconds = math.ceil(_compute_size(self._waiting) * (self._seconds_per_text or 0))
         message = f"{what} are already waiting for {self._name}; try again later"
         return RequestError(429, message, retry_after=min(max(seconds, 1), 60))
@@ -159,7 +159,7 @@ class Batcher:
                 "per request; send less",
             )
         if self._tokens > _MAX_REQUESTS * limit:
-            raise self._busy(f"{self._tokens} tokens")
+            raise self._make_busy_error(f"{self._tokens} tokens")
 
     def _enqueue(self, instances: Sequence[PreprocessedTexts]) -> list[_Row]:
         request, now, loop = object(), time.monotonic(), asyncio.get_running_loop()
@@ -217,7 +217,7 @@ class Batcher:
     async def _compute_in_thread(self, batch: list[_Row]) -> None:
         started = time.monotonic()
         try:
-            outputs = await _run(self._threads, self._compute_rows, batch)
+            outputs = await _run_in_pool(self._threads, self._compute_rows, batch)
         except Exception as error:  # The executor has been shut down.
             outputs = [error] * len(batch)
         self._set_answers(batch, started, outputs)
@@ -260,14 +260,14 @@ class Batcher:
             return [error]
 
 
-async def _run(pool: Executor | None, function: Callable[..., Any], *arguments: Any) -> Any:
+async def _run_in_pool(pool: Executor | None, function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a thread of the pool and waits for it, or calls it directly if `pool` is None."""
     if pool is None:
         return function(*arguments)
     return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
 
-def _split(inputs: Columns) -> Iterator[Columns]:
+def _split_instances(inputs: Columns) -> Iterator[Columns]:
     """Splits the instances of a request into parts of about _BYTES_AT_A_TIME bytes, each with at least one instance."""
     num_bytes = count_row_bytes(inputs)
     start, size = 0, 0

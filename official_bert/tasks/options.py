@@ -32,7 +32,7 @@ class Defaults:
     max_seq_length: int = 128
 
 
-def _default(field: Any) -> Any:
+def _get_default(field: Any) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
@@ -70,7 +70,7 @@ class TaskOptions(ValidatedOptions):
     def list_given(self, flags: Collection[str] = ()) -> set[str]:
         """Returns the names of the options that the user set: those in `flags`, and those without default values."""
         fields = dataclasses.fields(self)
-        return {each.name for each in fields if each.name in flags or getattr(self, each.name) != _default(each)}
+        return {each.name for each in fields if each.name in flags or getattr(self, each.name) != _get_default(each)}
 
     def merge_trained(self, task_spec: Mapping[str, Any], flags: Collection[str] = ()) -> Self:
         """Returns a copy in which options that the user did not set have the values in a fine-tuned model's task.json.

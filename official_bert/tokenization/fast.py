@@ -103,7 +103,7 @@ class FastBasicTokenizer:
         normalized = self._targets.take(indices)
         if normalized.min(initial=_DELETED) == _UNKNOWN:
             with _learning:
-                self._learn(codes[normalized == _UNKNOWN])
+                self._extend_tables(codes[normalized == _UNKNOWN])
             normalized = self._targets.take(indices)
         exact = np.flatnonzero(normalized == _EXACT)
         normalized[exact] = _DELETED
@@ -117,7 +117,7 @@ class FastBasicTokenizer:
             normalized[normalized >= _STRINGS] = letters[letters > 0]
         return normalized.tobytes().decode("utf-32-le"), exact
 
-    def _learn(self, codes: npt.NDArray[np.uint32]) -> None:
+    def _extend_tables(self, codes: npt.NDArray[np.uint32]) -> None:
         targets = {}
         for code in np.unique(codes).tolist():
             form = normal_form(chr(code), self._exact)
@@ -185,7 +185,7 @@ class FastTokenizer(FullTokenizer):
     def _encode_ordinary(self, texts: Sequence[str]) -> tuple[Ids, Splits]:
         """Converts texts without added tokens to ids, in the form that `encode` returns."""
         parts = list(map(_split_long_text, texts))
-        batches = [self._encode_batch(batch) for batch in _batches(list(itertools.chain.from_iterable(parts)))]
+        batches = [self._encode_batch(batch) for batch in _group_texts(list(itertools.chain.from_iterable(parts)))]
         ids, lengths = zip(*batches, strict=True)
         splits = np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths]))
         return np.concatenate(ids), splits[np.cumsum([0, *map(len, parts)])]
@@ -214,7 +214,7 @@ def _split_long_text(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def _batches(texts: list[str]) -> Iterator[list[str]]:
+def _group_texts(texts: list[str]) -> Iterator[list[str]]:
     """Groups texts into batches of about _BATCH_CHARACTERS characters.
 
     Yields at least one batch, which may be empty.

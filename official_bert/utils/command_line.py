@@ -143,10 +143,10 @@ class Command:
         """
         for argument in arguments:
             files.check_utf8(argument, "the argument")
-        variant = self._variant(arguments)
+        variant = self._parse_variant(arguments)
         known_flags = self.flags(variant)
         values, positional = _parse_flags(
-            known_flags, self.aliases, arguments, lambda name: self._unknown(name, variant)
+            known_flags, self.aliases, arguments, lambda name: self._describe_unknown_flag(name, variant)
         )
         if self.chooser is not None:
             values[self.chooser].value = variant
@@ -163,7 +163,7 @@ class Command:
                 **{flag.field: _resolve_value(flag.field, values[flag.name].value) for flag in list_flags(options)},
                 **({GIVEN_FLAGS: given} if hasattr(options, GIVEN_FLAGS) else {}),
             )
-            for options in (*self.options, *self._chosen(variant).options)
+            for options in (*self.options, *self._get_variant(variant).options)
         ]
         return [*instances, positional] if self.positional else instances
 
@@ -174,7 +174,7 @@ class Command:
             variant: A value of the chooser, to include its flags and show its defaults. If None, includes only the
                 flags that all variants share.
         """
-        chosen = self._chosen(variant)
+        chosen = self._get_variant(variant)
         shown_defaults = chosen.shown_defaults if variant is not None else self._defaults_of_variants()
         own = [flag for options in self.options for flag in list_flags(options, shown_defaults)]
         return own + [
@@ -200,7 +200,7 @@ class Command:
     def help(self, arguments: Sequence[str] = (), program: str | None = None) -> str:
         """Returns the text of --help, including the flags of the variant that the arguments choose, if any."""
         program = program or self.program
-        variant = self._variant([each for each in arguments if each not in _HELP], must_be_given=False)
+        variant = self._parse_variant([each for each in arguments if each not in _HELP], must_be_given=False)
         positional = f" [{self.positional}]" if self.positional else ""
         flags = self.flags(variant)
         parts = [self.summary, f"usage: {program}{' --flag=value ...' if flags else ''}{positional}"]
@@ -222,10 +222,10 @@ class Command:
             parts.append("\n".join(["more examples:", *(f"  {program} {example}" for example in self.examples[1:])]))
         return "\n\n".join(parts)
 
-    def _chosen(self, variant: str | None) -> Variant:
+    def _get_variant(self, variant: str | None) -> Variant:
         return self.variants[variant] if variant is not None else Variant()
 
-    def _variant(self, arguments: Sequence[str], must_be_given: bool = True) -> str | None:
+    def _parse_variant(self, arguments: Sequence[str], must_be_given: bool = True) -> str | None:
         """Returns the variant that the arguments choose, such as "squad" for --task=squad, or None."""
         if self.chooser is None:
             return None
@@ -242,7 +242,7 @@ class Command:
             )
         return str(chosen) if chosen is not None else None
 
-    def _unknown(self, name: str, variant: str | None) -> str:
+    def _describe_unknown_flag(self, name: str, variant: str | None) -> str:
         """Returns the error message for an unknown flag, with a suggestion.
 
         Args:

@@ -39,10 +39,10 @@ def explain_missing_package(error: ModuleNotFoundError, extra: str | None = None
     if not extras:
         return None
     wanted = extra if extra in extras else extras[0]
-    return UserError(f"the package {package} is not installed; run: pip install '{_requirement(wanted)}'")
+    return UserError(f"the package {package} is not installed; run: pip install '{_get_requirement(wanted)}'")
 
 
-def _requirement(extra: str) -> str:
+def _get_requirement(extra: str) -> str:
     """Returns what to pass to pip to install the extra: the checkout's path, or the installed package's source."""
     checkout = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     if os.path.exists(os.path.join(checkout, "pyproject.toml")):

@@ -86,9 +86,9 @@ class FsspecFiles:
             raise UserError(f"cannot use {path}: {error}") from error
         store = self._store
         store.invalidate_cache()  # other processes may have written files
-        read = functools.partial(_explained, "read")
+        read = functools.partial(_convert_errors, "read")
         self.exists, self.is_folder = read(store.exists), read(store.isdir)
-        self.open, self.remove = read(store.open), _explained("remove", store.rm_file)
+        self.open, self.remove = read(store.open), _convert_errors("remove", store.rm_file)
         protocols = store.protocol
         self._is_object_store = bool(_OBJECT_STORES & {*([protocols] if isinstance(protocols, str) else protocols)})
 
@@ -177,7 +177,7 @@ def _explain_errors(action: str, path: str, is_read: bool = True) -> Iterator[No
         raise UserError(f"cannot {action} {path}: {reason}") from error
 
 
-def _explained(action: str, operation: Callable[[str], Any]) -> Callable[[str], Any]:
+def _convert_errors(action: str, operation: Callable[[str], Any]) -> Callable[[str], Any]:
     """Returns an operation on a path whose errors are converted to UserErrors."""
 
     def run(path: str) -> Any:

@@ -55,13 +55,13 @@ def read_rows(
     Raises:
         UserError: If the file is missing, corrupt or not a table, or has no header.
     """
-    extension = ".txt" if is_plain_text else _extension(path)
+    extension = ".txt" if is_plain_text else _get_extension(path)
     if not row_files.is_data_set(path) and (not is_plain_text or files.is_folder(path)):
         files.check_regular(path)
     if extension == ".txt":
-        rows: Iterator[tuple[int | str, dict[str, Any]]] = _texts(path)
+        rows: Iterator[tuple[int | str, dict[str, Any]]] = _read_plain_text(path)
     elif extension in _JSON:
-        rows = _json_rows(path, _read(path), bad_rows)
+        rows = _json_rows(path, _read_text(path), bad_rows)
     elif extension in _TABLES:
         rows = _table_rows(path, extension, bad_rows, columns, wanted, has_longer_rows)
     else:
@@ -93,7 +93,7 @@ def check_columns(
         advice: The end of the error message.
         has_header: Whether the first line of the file contains the column names.
     """
-    absent, extension = [name for name in wanted if name not in columns], _extension(path)
+    absent, extension = [name for name in wanted if name not in columns], _get_extension(path)
     if not absent or extension in _JSON:
         return
     if extension == ".txt":
@@ -135,13 +135,13 @@ def join_texts(row: Mapping[str, Any], columns: Sequence[str]) -> str:
 def is_table(path: str) -> bool:
     """Returns whether `read_rows` reads a file as a table with columns. If not, each line is a text."""
     return has_table_extension(path) or (
-        _extension(path) != ".txt" and any(map(row_files.detect_kind, list_files(path)))
+        _get_extension(path) != ".txt" and any(map(row_files.detect_kind, list_files(path)))
     )
 
 
 def has_table_extension(path: str) -> bool:
     """Returns whether the name of a file, without the extension of a compression, is that of a CSV or JSON table."""
-    return _extension(path) in (*_TABLES, *_JSON)
+    return _get_extension(path) in (*_TABLES, *_JSON)
 
 
 def list_files(path: str) -> list[str]:
@@ -153,7 +153,7 @@ def list_files(path: str) -> list[str]:
     return row_files.expand([path], "input_file") if row_files.is_data_set(path) else [path]
 
 
-def _extension(path: str) -> str:
+def _get_extension(path: str) -> str:
     stem, last = os.path.splitext(path.lower())
     return os.path.splitext(stem)[1] if last in _COMPRESSED else last
 
@@ -182,12 +182,12 @@ def _convert_to_json(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
 
 
-def _read(path: str) -> str:
+def _read_text(path: str) -> str:
     with files.explain_read_errors(path), streams.open_decompressed(path) as stream:
         return files.decode(path, stream.read())
 
 
-def _texts(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_plain_text(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(streams.decode_lines(path, streams.read_lines(path)), 1):
         yield number, {TEXT: line.removesuffix("\n").removesuffix("\r")}
 
@@ -230,7 +230,7 @@ def _table_rows(
 
 def _tsv_values(path: str, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:
     quoted: list[int] = []  # the lines of cells that are quoted like in CSV
-    for number, line in enumerate(_read(path).split("\n"), 1):
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
         if line := line.removesuffix("\r"):
             values = line.split("\t")
             yield number, values
@@ -250,7 +250,7 @@ def _is_csv_quoted(value: str) -> bool:
 
 
 def _csv_values(path: str, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(_read(path), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
     while True:
         line = reader.line_num + 1
         try:

@@ -94,7 +94,7 @@ def test_a_feature_without_a_packing_rule_is_an_error():
 
 def test_records_fill_the_fullest_row_that_has_room_for_tokens_and_predictions():
     assert LENGTH // 8 == 2  # records in a row
-    row, start, first_prediction, number = packing._assign(lengths_batch([4, 10, 16, 6, 12, 0, 2]))
+    row, start, first_prediction, number = packing._assign_rows(lengths_batch([4, 10, 16, 6, 12, 0, 2]))
     assert row.numpy().tolist() == [1, 2, 0, 2, 1, -1, 3]
     assert start.numpy().tolist()[:5] == [12, 0, 0, 10, 0]
     assert first_prediction.numpy().tolist()[:5] == [1, 0, 0, 1, 0]

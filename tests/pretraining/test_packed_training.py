@@ -49,7 +49,7 @@ def test_packed_rows_have_the_losses_and_gradients_of_their_records(tmp_path):
     records = [runs.random_record(random.Random(seed), LENGTH, PREDICTIONS) for seed in range(BATCH)]
     record_files = [runs.write_records(tmp_path / "batch.tfrecord", records, SCHEMA)]
     batch = record_codec.parse(tf.constant(list(record_reader.read_file(record_files[0]))), SCHEMA)
-    expected, evaluated = (each._sums(batch, training=False) for each in (unpacked, packed))
+    expected, evaluated = (each._compute_sums(batch, training=False) for each in (unpacked, packed))
     for name, value in expected.items():
         np.testing.assert_allclose(evaluated[name], value, rtol=1e-5, err_msg=name)
     parts = next(runs.make_batches(packed, record_files, BATCH, SCHEMA, packing=pack(3)))

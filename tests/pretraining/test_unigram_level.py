@@ -25,7 +25,7 @@ def run_monitor(folder, monkeypatch, losses, first_step=0, init_checkpoint=None,
     """Writes log lines with these losses and returns the warnings. Guessing by frequency has a loss of 7.0."""
     lines = [format_line({"step": step, "masked_lm_loss": loss}) for step, loss in losses.items()]
     write_text(folder / f"{TRAIN}.jsonl", "".join(lines))
-    monkeypatch.setattr(monitor.Monitor, "_measurements", lambda watched, step, phase: {"masked_lm_loss": losses[step]})
+    monkeypatch.setattr(monitor.Monitor, "_measure", lambda watched, step, phase: {"masked_lm_loss": losses[step]})
     monkeypatch.setattr(monitor, "format_progress", lambda *_: "")
     records, log = mock.Mock(training=lambda phase: make_records(np.arange(1096).repeat(11))), mock.Mock()
     options = mock.Mock(output_dir=str(folder), init_checkpoint=init_checkpoint)

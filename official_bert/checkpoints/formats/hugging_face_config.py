@@ -94,7 +94,7 @@ def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str,
         UserError: If id2label does not have exactly one name for each class, or two classes have the same name.
     """
     labels = values.get("id2label")
-    if labels is None or labels == _numbered(make_placeholder_labels(classes)):
+    if labels is None or labels == _number_labels(make_placeholder_labels(classes)):
         return None
     has_keys = isinstance(labels, dict) and sorted(labels) == sorted(map(str, range(classes)))
     names = tuple(str(labels[str(number)]) for number in range(classes)) if has_keys else ()
@@ -106,7 +106,7 @@ def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str,
     return names
 
 
-def _numbered(labels: Iterable[str]) -> dict[str, str]:
+def _number_labels(labels: Iterable[str]) -> dict[str, str]:
     return {str(number): label for number, label in enumerate(labels)}
 
 
@@ -129,7 +129,7 @@ def config_json(checkpoint: Checkpoint, name_of_class: str) -> str:
     for bias in CLASSIFIER_BIASES:
         if bias in checkpoint.weights:
             labels = checkpoint.labels or make_placeholder_labels(len(checkpoint.weights[bias]))
-            values["id2label"] = _numbered(labels)
+            values["id2label"] = _number_labels(labels)
             values["label2id"] = {label: number for number, label in enumerate(labels)}
     if checkpoint.kind is not None:
         values["problem_type"] = next(problem for problem, kind in KINDS.items() if kind == checkpoint.kind)

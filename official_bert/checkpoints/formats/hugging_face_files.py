@@ -135,7 +135,7 @@ def open_weights(path: str) -> tuple[TensorFile, Naming]:
         UserError: If a file is missing, damaged or outside of the folder, or the model is not a BERT.
     """
     source = checksums.verify_tensors(
-        _open_index(path) if path.endswith(_INDEX) else _open(path), os.path.dirname(path)
+        _open_index(path) if path.endswith(_INDEX) else _open_file(path), os.path.dirname(path)
     )
     if any("/" in name for name in source.shapes):
         source, naming = _rename(source, _tensorflow_name), TENSORFLOW
@@ -150,7 +150,7 @@ def open_weights(path: str) -> tuple[TensorFile, Naming]:
     return source, naming
 
 
-def _open(path: str) -> TensorFile:
+def _open_file(path: str) -> TensorFile:
     return hdf5.open_hdf5(path) if path.endswith(".h5") else open_safetensors(path)
 
 
@@ -169,7 +169,7 @@ def _open_index(path: str) -> TensorFile:
             raise UserError(
                 f"{os.path.join(folder, shard)} is missing, although {path} lists it; copy all files of the model"
             )
-        source = _open(os.path.join(folder, shard))
+        source = _open_file(os.path.join(folder, shard))
         holders |= dict.fromkeys(source.shapes, source)
     # In the index of TensorFlow's files, each name begins with the model's name. In the shards it does not.
     held = {_tensorflow_name(name) for name in holders}

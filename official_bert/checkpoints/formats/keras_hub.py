@@ -277,7 +277,7 @@ def _preset_files(checkpoint: Checkpoint) -> dict[str, str]:
     """
     config = checkpoint.config
     inner: dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in _KEYS.items()}
-    backbone = _serialized("bert_backbone", "BertBackbone", "float32", inner)
+    backbone = _serialize("bert_backbone", "BertBackbone", "float32", inner)
     # The number of the backbone's parameters.
     parameters = sum(
         value.size for name, value in checkpoint.weights.items() if not name.startswith(("masked_lm", "sequence"))
@@ -302,12 +302,12 @@ def _preset_files(checkpoint: Checkpoint) -> dict[str, str]:
             )
         settings: dict[str, Any] = {"config_file": TOKENIZER_FILE, "vocabulary": None}
         settings |= {"lowercase": casing.do_lower_case, "strip_accents": casing.strip_accents}
-        values[TOKENIZER_FILE] = tokenizer = _serialized("bert_tokenizer", "BertTokenizer", "int32", settings)
+        values[TOKENIZER_FILE] = tokenizer = _serialize("bert_tokenizer", "BertTokenizer", "int32", settings)
         contents[VOCAB_FILE] = checkpoint.vocab
         if has_head:
             settings = {"tokenizer": tokenizer, "config_file": PREPROCESSOR_FILE}
             settings["sequence_length"] = config.max_position_embeddings
-            values[PREPROCESSOR_FILE] = preprocessor = _serialized(
+            values[PREPROCESSOR_FILE] = preprocessor = _serialize(
                 f"{_MODULES[head]}_preprocessor", f"{head}Preprocessor", "float32", settings
             )
     if has_head:
@@ -315,11 +315,11 @@ def _preset_files(checkpoint: Checkpoint) -> dict[str, str]:
         if head == "BertTextClassifier":
             task |= {"num_classes": checkpoint.weights["sequence_classifier/bias"].shape[0], "activation": "linear"}
             task["dropout"] = config.hidden_dropout_prob
-        values[TASK_FILE] = _serialized(_MODULES[head], head, None, task)
+        values[TASK_FILE] = _serialize(_MODULES[head], head, None, task)
     return {**contents, **{name: json.dumps(value, indent=4) + "\n" for name, value in values.items()}}
 
 
-def _serialized(module: str, name: str, dtype: str | None, config: dict[str, Any]) -> dict[str, Any]:
+def _serialize(module: str, name: str, dtype: str | None, config: dict[str, Any]) -> dict[str, Any]:
     policy = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": dtype}, "registered_name": None}
     return {
         "module": f"keras_hub.src.models.bert.{module}",

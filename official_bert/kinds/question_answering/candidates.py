@@ -82,13 +82,13 @@ def predict(
         empty[window.question].append(Candidate("", 0, 0, float(start[0]), float(end[0])))
     # The window with the lowest score of "no answer" determines that score.
     return [
-        _make_prediction(some, min(empty_ones, key=_score), version_2, n_best_size)
+        _make_prediction(some, min(empty_ones, key=_get_score), version_2, n_best_size)
         for some, empty_ones in zip(candidates, empty, strict=True)
     ]
 
 
 def _make_prediction(candidates: list[Candidate], nothing: Candidate, version_2: bool, n_best_size: int) -> Prediction:
-    candidates = sorted(candidates, key=_score, reverse=True)
+    candidates = sorted(candidates, key=_get_score, reverse=True)
     distinct: dict[str, Candidate] = {}
     for candidate in candidates:
         if len(distinct) == n_best_size:
@@ -97,17 +97,17 @@ def _make_prediction(candidates: list[Candidate], nothing: Candidate, version_2:
     best_ones = list(distinct.values())
     best = best_ones[0] if best_ones else nothing
     if version_2 or not best_ones:
-        best_ones = sorted([*best_ones, nothing], key=_score, reverse=True)
-    probabilities = softmax(np.array([_score(candidate) for candidate in best_ones]))
+        best_ones = sorted([*best_ones, nothing], key=_get_score, reverse=True)
+    probabilities = softmax(np.array([_get_score(candidate) for candidate in best_ones]))
     likely = [
         dataclasses.replace(candidate, probability=float(probability))
         for candidate, probability in zip(best_ones, probabilities, strict=True)
     ]
     likely_best = next((candidate for candidate in likely if candidate.text), likely[0])
-    return Prediction(likely, likely_best, _score(nothing) - _score(best))
+    return Prediction(likely, likely_best, _get_score(nothing) - _get_score(best))
 
 
-def _score(candidate: Candidate) -> float:
+def _get_score(candidate: Candidate) -> float:
     return candidate.start_logit + candidate.end_logit
 
 
@@ -122,8 +122,8 @@ def _list_candidates(
     """Returns up to n_best_size possible answers within a window, best first. Each text occurs only once."""
     here = slice(window.offset, window.offset + len(window.has_most_context))
     allowed = np.flatnonzero(window.has_most_context)
-    starts = allowed[_best(start_logits[here][allowed], n_best_size)]  # from the first context token
-    ends = _best(end_logits[here], n_best_size)
+    starts = allowed[_find_best(start_logits[here][allowed], n_best_size)]  # from the first context token
+    ends = _find_best(end_logits[here], n_best_size)
     lengths = ends - starts[:, None] + 1  # [starts, ends]
     rows, columns = np.nonzero((lengths >= 1) & (lengths <= max_answer_length))
     starts, ends = starts[rows], ends[columns]
@@ -141,6 +141,6 @@ def _list_candidates(
     return list(by_text.values())
 
 
-def _best(scores: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
+def _find_best(scores: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
     """Returns the positions of the `count` highest scores, best first. The first of equal scores comes first."""
     return np.argsort(-scores, kind="stable")[:count]

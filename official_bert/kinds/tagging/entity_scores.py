@@ -116,9 +116,9 @@ def score(
             for kind, _, _ in group:
                 counts[kind][column] += 1
     total = [sum(each[column] for each in counts.values()) for column in range(3)]
-    result = _measures("", total) | {"accuracy": accuracy(right, predicted)}
+    result = _score_counts("", total) | {"accuracy": accuracy(right, predicted)}
     for kind in sorted(set(counts) - {""}):  # entities without types are all counted above
-        result |= _measures(f"{kind}_", counts[kind])
+        result |= _score_counts(f"{kind}_", counts[kind])
     return result
 
 
@@ -133,7 +133,7 @@ def accuracy(right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]])
     return sum(right_tag == predicted_tag for right_tag, predicted_tag in pairs) / max(len(pairs), 1)
 
 
-def _measures(prefix: str, counts: Sequence[int]) -> dict[str, float]:
+def _score_counts(prefix: str, counts: Sequence[int]) -> dict[str, float]:
     right, predicted, both = counts
     scores = class_scores(both, predicted, right)
     return {f"{prefix}{name}": scores[name] for name in ("precision", "recall", "f1")}

@@ -50,12 +50,12 @@ class VectorLoss(BatchLoss):
                 "pass the pairs or triplets as texts"
             )
         if not self.dimensions:
-            return self._losses(y_true, vectors, is_row)
+            return self._compute_losses(y_true, vectors, is_row)
         sizes = {vectors.shape[-1], *self.dimensions}
-        return sum(self._losses(y_true, normalized(vectors[..., :size]), is_row) for size in sorted(sizes))
+        return sum(self._compute_losses(y_true, normalized(vectors[..., :size]), is_row) for size in sorted(sizes))
 
     @abc.abstractmethod
-    def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any: ...
+    def _compute_losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any: ...
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "dimensions": list(self.dimensions)}
@@ -74,7 +74,7 @@ class RankingLoss(VectorLoss):
         super().__init__(**settings)
         self.scale = scale
 
-    def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
+    def _compute_losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
         vectors = normalized(vectors)
         numbers = range(1, vectors.shape[1])
         by_column = [ops.matmul(vectors[:, 0], ops.transpose(vectors[:, number])) for number in numbers]  # [B, B]
@@ -90,7 +90,7 @@ class RankingLoss(VectorLoss):
 class CosineLoss(VectorLoss):
     """The squared difference between the cosine of two texts and their target similarity."""
 
-    def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
+    def _compute_losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
         vectors = normalized(vectors)
         return ops.square(ops.sum(vectors[:, 0] * vectors[:, 1], -1) - ops.cast(y_true, vectors.dtype))
 
@@ -108,7 +108,7 @@ class TripletLoss(VectorLoss):
         super().__init__(**settings)
         self.margin = margin
 
-    def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
+    def _compute_losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
         differences = vectors[:, :1] - vectors[:, 1:] + _DISTANCE_OFFSET  # [B, 2, D]
         distances = ops.sqrt(ops.sum(ops.square(differences), -1))
         return ops.relu(distances[:, 0] - distances[:, 1] + self.margin)

@@ -116,8 +116,8 @@ class _CompiledFunctions:
         def activate(x: Any, bias: Any) -> Any:
             return tf.cast(activation(tf.cast(x, tf.float32) + bias), dtype)
 
-        self._embedded, self._split, self._attend = _compiled(embedded), _compiled(split), _compiled(attend)
-        self._merge, self._add_and_norm, self._activate = _compiled(merge), _compiled(add_and_norm), _compiled(activate)
+        self._embedded, self._split, self._attend = _compile(embedded), _compile(split), _compile(attend)
+        self._merge, self._add_and_norm, self._activate = _compile(merge), _compile(add_and_norm), _compile(activate)
 
     def embedded(self, x: Any) -> Any:
         """Applies layer normalization and dropout to the sum of the embeddings, [B, S, H]."""
@@ -138,21 +138,21 @@ class _CompiledFunctions:
 
         projections = map(_weights, (block.attention_query, block.attention_key, block.attention_value))
         kernels, biases = (tf.concat(each, axis=-1) for each in zip(*projections, strict=True))
-        query, key, value = self._split(_product(x, kernels), biases)  # [B, N, S, D]
+        query, key, value = self._split(_multiply(x, kernels), biases)  # [B, N, S, D]
         products = tf.matmul(query, key, transpose_b=True)  # [B, N, S, T]
         numbers = _numbers(block.attention_probabilities_dropout, products)
         context = self._merge(tf.matmul(self._attend(products, attention_ids, numbers), value))  # [B, S, H]
         kernel, bias = _weights(block.attention_output)
-        attended = _product(context, kernel)
+        attended = _multiply(context, kernel)
         x = add_and_norm(attended, bias, x, block.attention_output_dropout, block.attention_layer_norm)
 
         kernel, bias = _weights(block.intermediate)
-        hidden = self._activate(_product(x, kernel), bias)
+        hidden = self._activate(_multiply(x, kernel), bias)
         kernel, bias = _weights(block.output)
-        return add_and_norm(_product(hidden, kernel), bias, x, block.output_dropout, block.output_layer_norm)
+        return add_and_norm(_multiply(hidden, kernel), bias, x, block.output_dropout, block.output_layer_norm)
 
 
-def _product(x: Any, kernel: Any) -> Any:
+def _multiply(x: Any, kernel: Any) -> Any:
     """Multiplies [B, S, X] by a matrix [X, Y], as one product of two matrices. Returns [B, S, Y]."""
     length, width = x.shape[1:]
     product = tf.matmul(tf.reshape(x, (-1, width)), tf.cast(kernel, x.dtype))
@@ -168,7 +168,7 @@ def _numbers(dropout: Any, x: Any) -> Any:
     return dropout.random_numbers(ops.shape(x)) if dropout.drops else tf.zeros([0], tf.uint16)
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function of tensors with XLA. Its gradient is compiled too, and computes the function again."""
 
     def backward(inputs: tuple[tf.Tensor, ...], upstream: tuple[tf.Tensor, ...]) -> Any:

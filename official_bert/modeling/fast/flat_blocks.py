@@ -43,19 +43,19 @@ def _flatten_blocks(parts: ModelParts) -> Callable[..., Any]:
 
     def call(features: dict[str, Any], training: bool = False) -> Any:
         features = parts.features(features)
-        x = _embedded(parts.model.get_layer, features["input_ids"], features["segment_ids"])  # [B, S, H]
+        x = _embed(parts.model.get_layer, features["input_ids"], features["segment_ids"])  # [B, S, H]
         shape, width = tf.shape(x), x.shape[-1]
         encoded = [x]
         x = tf.reshape(x, (-1, width))  # [B * S, H]
         for block in parts.blocks:
-            x = _block(block, x, shape, features["input_mask"])
+            x = _compute_block(block, x, shape, features["input_mask"])
             encoded.append(tf.ensure_shape(tf.reshape(x, shape), (None, None, width)))  # [B, S, H]
         return heads(encoded, features)
 
     return call
 
 
-def _embedded(layers: Callable[[str], Any], input_ids: Any, segment_ids: Any) -> Any:
+def _embed(layers: Callable[[str], Any], input_ids: Any, segment_ids: Any) -> Any:
     """Returns the sum of the word, segment and position embeddings after layer normalization, [B, S, H].
 
     Args:
@@ -68,10 +68,10 @@ def _embedded(layers: Callable[[str], Any], input_ids: Any, segment_ids: Any) ->
     x = tf.gather(tf.convert_to_tensor(words.embeddings), input_ids)  # [B, S, H]
     one_hot = tf.one_hot(tf.reshape(segment_ids, [-1]), types.type_vocab_size)  # [B * S, T]
     x = x + tf.reshape(tf.matmul(one_hot, types.embeddings), tf.shape(x))
-    return _normalized(positions(x), layers(layer_names.EMBEDDINGS_LAYER_NORM))
+    return _normalize(positions(x), layers(layer_names.EMBEDDINGS_LAYER_NORM))
 
 
-def _block(block: BlockLayers, x: Any, shape: Any, input_mask: Any) -> Any:
+def _compute_block(block: BlockLayers, x: Any, shape: Any, input_mask: Any) -> Any:
     """Computes one encoder block: [B * S, H] to [B * S, H].
 
     Args:
@@ -85,24 +85,24 @@ def _block(block: BlockLayers, x: Any, shape: Any, input_mask: Any) -> Any:
 
     def split(projection: Any) -> Any:
         """Applies a projection, and splits the result into heads: [B, N, S, D]."""
-        projected = tf.reshape(_product(x, projection), shape)
+        projected = tf.reshape(_apply_dense(x, projection), shape)
         return tf.stack(tf.split(tf.ensure_shape(projected, (None, None, width)), heads, axis=-1), axis=1)
 
     products = tf.matmul(split(block.attention_query), split(block.attention_key), transpose_b=True)  # [B, N, S, S]
     probabilities = attention.compute_from_products(products, input_mask, width // heads)
     values = tf.unstack(tf.matmul(probabilities, split(block.attention_value)), heads, axis=1)
     context = tf.concat(values, axis=-1)  # [B, S, H]
-    attended = _product(tf.reshape(context, (-1, width)), block.attention_output)
-    x = _normalized(attended + x, block.attention_layer_norm)
-    return _normalized(_product(_product(x, block.intermediate), block.output) + x, block.output_layer_norm)
+    attended = _apply_dense(tf.reshape(context, (-1, width)), block.attention_output)
+    x = _normalize(attended + x, block.attention_layer_norm)
+    return _normalize(_apply_dense(_apply_dense(x, block.intermediate), block.output) + x, block.output_layer_norm)
 
 
-def _product(x: Any, dense: Any) -> Any:
+def _apply_dense(x: Any, dense: Any) -> Any:
     """Applies a dense layer: [B * S, X] to [B * S, Y]."""
     return dense.activation(tf.nn.bias_add(tf.matmul(x, dense.kernel), dense.bias))
 
 
-def _normalized(x: Any, layer_norm: Any) -> Any:
+def _normalize(x: Any, layer_norm: Any) -> Any:
     mean = tf.reduce_mean(x, -1, keepdims=True)
     centered = x - mean
     variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
