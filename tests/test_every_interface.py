@@ -59,7 +59,7 @@ def predict_with_keras(kind: str, folder: str) -> list[Row]:
         answers = dict(zip(("answer", "start", "end", "probability"), zip(*predictions, strict=True), strict=True))
     else:
         answers = {"value" if kind == names.REGRESSION else "vector": predictions}
-    examples = model.spec.build_examples(TEXTS_FOR[kind], model._tokenizer)
+    examples = model.spec.make_prediction_examples(TEXTS_FOR[kind], model._tokenizer)
     answers["is_truncated"] = model.spec.featurize(examples, model._tokenizer, model.max_seq_length).is_truncated
     return [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)]
 

@@ -45,10 +45,10 @@ class LossShare:
         micro_batches: int = 1,
     ) -> None:
         self._loss, self._loss_weights = loss, loss_weights or {}
-        self._mean_loss = mean_loss or self._mean_of_losses
+        self._mean_loss = mean_loss or self._compute_mean_loss
         self._is_whole, self._micro_batches = is_whole, micro_batches
 
-    def _mean_of_losses(self, inputs: Any, targets: Any, outputs: Any, weights: Any) -> Any:
+    def _compute_mean_loss(self, inputs: Any, targets: Any, outputs: Any, weights: Any) -> Any:
         if not isinstance(self._loss, dict):
             return self._loss(targets, outputs, weights)
         means = {name: loss(targets[name], outputs[name], weights[name]) for name, loss in self._loss.items()}
@@ -129,7 +129,7 @@ class BatchLossShare(LossShare):
         vectors = tf.ensure_shape(vectors, (None, *outputs.shape[1:]))
         with tf.GradientTape() as tape:
             tape.watch(vectors)
-            losses = self._loss.losses_of_rows(targets_of_all, vectors, is_row)  # [rows of all replicas]
+            losses = self._loss.compute_row_losses(targets_of_all, vectors, is_row)  # [rows of all replicas]
             loss = tf.reduce_sum(losses * is_row) / tf.maximum(count, 1.0)
         rows = tf.shape(outputs)[0]
         first = context.replica_id_in_sync_group * rows

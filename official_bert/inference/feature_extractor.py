@@ -156,7 +156,7 @@ class _ExtractionSpec(KindSpec):
     normalize: bool
     is_split_into_words: bool
 
-    def examples(self, x: Any, y: Any) -> list[_Example]:
+    def make_examples(self, x: Any, y: Any) -> list[_Example]:
         return [self._tokenize_example(text) for text in x]
 
     def featurize(self, examples: Sequence[_Example], tokenizer: FullTokenizer, max_seq_length: int) -> Features:

@@ -95,7 +95,7 @@ class _FillMaskSpec(KindSpec):
     tokenizer: FullTokenizer
     top_k: int
 
-    def examples(self, x: Any, y: Any) -> list[str]:
+    def make_examples(self, x: Any, y: Any) -> list[str]:
         return list(x)
 
     def featurize(self, examples: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int) -> Features:

@@ -277,7 +277,7 @@ class SpecPredictor(Predictor):
 
     def _featurize(self, columns: Columns) -> tuple[Sequence[Any], Features]:
         texts = {name: values.tolist() for name, values in columns.items()}
-        examples = self.spec.build_examples(texts, self._tokenizer)
+        examples = self.spec.make_prediction_examples(texts, self._tokenizer)
         return examples, self.spec.featurize(examples, self._tokenizer, self.max_seq_length)
 
     def _decode(self, examples: Sequence[Any], features: Features, outputs: Outputs) -> dict[str, list[Any]]:

@@ -34,7 +34,7 @@ def select_best_model(
         raise UserError(f"metric_for_best_model is {metric!r}; expected one of {', '.join(valid)}")
     if data is None or are_ids(data[0] if isinstance(data, tuple) else data):
         raise UserError("metric_for_best_model needs validation texts; pass validation_data or validation_split")
-    examples = inputs.examples_in(data, batch_size).items
+    examples = inputs.collect_examples(data, batch_size).items
     inputs.spec.check_best_metric(metric, examples)
 
     def compute_score() -> float:

@@ -358,9 +358,9 @@ class FittingModel(TextModel):
             with data_errors.raise_one_line_errors():
                 figures = super().evaluate(x, y, **common)
             if self._validation and x is self._validation[0]:
-                figures |= inputs.figures_of_texts(self._validation[1], batch_size)
+                figures |= inputs.compute_text_metrics(self._validation[1], batch_size)
             return figures
-        data = x if isinstance(x, tf.data.Dataset) else inputs.examples(x, y, sample_weight)
+        data = x if isinstance(x, tf.data.Dataset) else inputs.make_examples(x, y, sample_weight)
         with data_errors.raise_one_line_errors():
             figures = super().evaluate(
                 inputs.prepare_evaluation(data, batch_size), callbacks=callbacks, **common | {"return_dict": True}
@@ -371,9 +371,9 @@ class FittingModel(TextModel):
         added = {}
         averages_windows, has_own_scores = inputs.averages_windows, self.spec.has_own_scores
         if confusion_matrix or (steps is None and (averages_windows or has_own_scores)):
-            examples = inputs.examples_in(data, batch_size)
+            examples = inputs.collect_examples(data, batch_size)
             if steps is None:
-                figures |= inputs.figures_of_texts(examples, batch_size)
+                figures |= inputs.compute_text_metrics(examples, batch_size)
             if confusion_matrix or has_own_scores:
                 added = self._compute_scores(examples.items, batch_size, confusion_matrix)
         if return_dict:

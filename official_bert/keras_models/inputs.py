@@ -130,7 +130,7 @@ class Inputs:
                     "x is a data set and must contain labels and weights; remove y, sample_weight and validation_split"
                 )
             return {"x": self.convert_data_set(x, batch_size, class_weight), "shuffle": False}, None
-        examples, held_out = self.examples(x, y, sample_weight, class_weight), None
+        examples, held_out = self.make_examples(x, y, sample_weight, class_weight), None
         if validation_split:
             kept = count_kept(len(examples.items), validation_split)
             examples, held_out = examples[:kept], examples[kept:]
@@ -159,14 +159,14 @@ class Inputs:
         if data is None or isinstance(data, Examples) or input_adapters.are_ids(first):
             return data
         if isinstance(data, tf.data.Dataset):
-            return self.examples_in(data, batch_size) if steps is None and self.averages_windows else data
+            return self.collect_examples(data, batch_size) if steps is None and self.averages_windows else data
         if not self.spec.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
             data = (data, None)  # Only texts.
         if len(data) not in (2, 3):
             raise UserError(
                 f"validation_data has {len(data)} parts; expected (texts, labels) or (texts, labels, weights)"
             )
-        return self.examples(*data)
+        return self.make_examples(*data)
 
     def prepare_evaluation(self, data: Any, batch_size: int) -> Any:
         """Converts evaluation data to batches for keras.Model.evaluate. None and token ids are returned unchanged.
@@ -220,7 +220,7 @@ class Inputs:
 
     # Lists, arrays and columns.
 
-    def examples(self, x: Any, y: Any, sample_weight: Any = None, class_weight: ClassWeight = None) -> Examples:
+    def make_examples(self, x: Any, y: Any, sample_weight: Any = None, class_weight: ClassWeight = None) -> Examples:
         """Parses texts, labels and weights to Examples.
 
         Args:
@@ -238,7 +238,7 @@ class Inputs:
             raise UserError(_NO_LABELS)
         if not self.spec.supports_sample_weight and (sample_weight is not None or class_weight is not None):
             raise UserError(f"{self.spec.kind} does not support sample_weight and class_weight; remove them")
-        examples = self.spec.training_examples(x, y)
+        examples = self.spec.make_training_examples(x, y)
         weights = None
         if sample_weight is not None:
             weights = input_adapters.check_weights(sample_weight, "sample_weight")
@@ -288,7 +288,7 @@ class Inputs:
 
         return self._make_dataset(examples, batch_size, draw_batches)
 
-    def figures_of_texts(self, examples: Examples, batch_size: int) -> dict[str, Any]:
+    def compute_text_metrics(self, examples: Examples, batch_size: int) -> dict[str, Any]:
         """Returns the loss and the metrics of the mean logits of each text, if texts are read in several windows.
 
         Returns an empty dict if no text has several windows. Keras' own figures count each window as a text.
@@ -406,7 +406,7 @@ class Inputs:
             raise UserError(_NOT_COUNTED)
         data = data_sets.make_batches(data, batch_size)
 
-        def batches_of_ids() -> Iterator[tuple[Any, ...]]:
+        def iterate_id_batches() -> Iterator[tuple[Any, ...]]:
             first = 0
             for examples in self._iterate_examples(data, class_weight):
                 features = self._featurize(examples.items)
@@ -417,7 +417,7 @@ class Inputs:
                 yield self._make_batch(features, rows, self._row_weights(features, examples), first)
                 first += len(features)
 
-        dataset = batches.make_dataset(batches_of_ids, int(data.cardinality()))
+        dataset = batches.make_dataset(iterate_id_batches, int(data.cardinality()))
         self._num_texts = self._num_truncated = 0  # make_dataset read a first batch for its shapes
         return dataset
 
@@ -426,7 +426,7 @@ class Inputs:
         """Whether the model may read a text in several windows and average their logits."""
         return isinstance(self.spec, TextSpec) and self.spec.reads_windows
 
-    def examples_in(self, data: tf.data.Dataset | Examples, batch_size: int) -> Examples:
+    def collect_examples(self, data: tf.data.Dataset | Examples, batch_size: int) -> Examples:
         """Returns the labelled examples of a data set, in its order. Returns Examples unchanged."""
         if isinstance(data, Examples):
             return data
@@ -438,7 +438,7 @@ class Inputs:
         """Yields the Examples of each batch of a batched data set."""
         for number, (x, y, weights) in enumerate(data_sets.read_batches(data, self.spec)):
             try:
-                examples = self.examples(x, y, weights, class_weight)
+                examples = self.make_examples(x, y, weights, class_weight)
             except UserError as error:
                 raise UserError(f"in batch {number} of the data set, {error}") from error
             yield examples

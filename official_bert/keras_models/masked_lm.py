@@ -51,7 +51,7 @@ class MaskedLMSpec(KindSpec):
     def model_module(cls) -> str:
         return __name__
 
-    def examples(self, x: Any, y: Any) -> list[TextExample]:
+    def make_examples(self, x: Any, y: Any) -> list[TextExample]:
         if y is not None:
             raise UserError("MaskedLM masks tokens itself and takes no labels; remove y")
         return [TextExample(str(number), text) for number, text in enumerate(input_adapters.to_texts(x))]

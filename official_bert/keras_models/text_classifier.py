@@ -181,7 +181,7 @@ class TextClassifier(FittingModel):
         return dict(zip(spec.labels, spec.thresholds, strict=True))
 
     def _predictions_and_examples(self, x: Any, y: Any, batch_size: int | None) -> tuple[Any, list[TextExample]]:
-        return self.predict(x, batch_size), self.spec.examples(x, y)
+        return self.predict(x, batch_size), self.spec.make_examples(x, y)
 
 
 def _check_by_label(spec: LabelSpec, name: str, values: Any) -> None:

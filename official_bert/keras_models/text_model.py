@@ -479,7 +479,7 @@ class TextModel(keras.Model):
 
     def _answer(self, x: Any, batch_size: int, verbose: Any) -> Any:
         """Returns what `predict` returns for texts."""
-        examples = self.spec.examples(x, None)
+        examples = self.spec.make_examples(x, None)
         predictions = self._predictions(examples, batch_size, verbose)
         if verbose and (self.spec.discrete_outputs or self.spec.is_value):  # Vectors are not checked.
             warning = describe_constant_answers(self.spec.named_answers(predictions, examples))

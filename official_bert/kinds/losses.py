@@ -16,7 +16,7 @@ class BatchLoss(keras.losses.Loss, abc.ABC):
     """Base class of losses that compare each example with the other examples of the batch, as contrastive losses do."""
 
     @abc.abstractmethod
-    def losses_of_rows(self, y_true: Any, y_pred: Any, is_row: Any) -> Any:
+    def compute_row_losses(self, y_true: Any, y_pred: Any, is_row: Any) -> Any:
         """Returns the loss of each example, float32 [B].
 
         Args:

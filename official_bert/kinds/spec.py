@@ -161,7 +161,7 @@ class KindSpec(abc.ABC):
         """The names of the texts of an example, such as text and text_pair."""
         return ("text", "text_pair") if self.pair else ("text",)
 
-    def build_examples(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Any]:
+    def make_prediction_examples(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Any]:
         """Creates examples without labels, for prediction.
 
         Args:
@@ -169,7 +169,7 @@ class KindSpec(abc.ABC):
             tokenizer: The model's tokenizer. Only the tagging kind uses it, to split texts into words.
         """
         columns = tuple(list(texts[name]) for name in self.text_inputs)
-        return self.examples(columns if len(columns) > 1 else columns[0], None)
+        return self.make_examples(columns if len(columns) > 1 else columns[0], None)
 
     def synthetic_texts(self, texts: SyntheticTexts, max_seq_length: int) -> dict[str, list[Any]]:
         """Returns test inputs for comparing an export with the model: unusual texts and texts of many lengths.
@@ -215,7 +215,7 @@ class KindSpec(abc.ABC):
     # Learning.
 
     @abc.abstractmethod
-    def examples(self, x: Any, y: Any) -> list[Any]:
+    def make_examples(self, x: Any, y: Any) -> list[Any]:
         """Creates examples from the `x` and `y` that users pass to the Keras models.
 
         Args:
@@ -226,9 +226,9 @@ class KindSpec(abc.ABC):
             UserError: If a text or a label has the wrong form.
         """
 
-    def training_examples(self, x: Any, y: Any) -> list[Any]:
+    def make_training_examples(self, x: Any, y: Any) -> list[Any]:
         """Creates examples for training and evaluation from `x` and `y`. Only the vectors kind overrides this."""
-        return self.examples(x, y)
+        return self.make_examples(x, y)
 
     @abc.abstractmethod
     def featurize(self, examples: Sequence[Any], tokenizer: FullTokenizer, max_seq_length: int) -> Features:

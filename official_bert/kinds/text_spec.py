@@ -50,7 +50,7 @@ class TextSpec(KindSpec):
     def reads_windows(self) -> bool:
         return bool(self.doc_stride)
 
-    def examples(self, x: Any, y: Any) -> list[TextExample]:
+    def make_examples(self, x: Any, y: Any) -> list[TextExample]:
         first, second = input_adapters.to_pairs(x) if self.pair else (input_adapters.to_texts(x), None)
         labels = [None] * len(first) if y is None else self.parse_labels(y)
         input_adapters.check_same_length(len(first), labels, "y")

@@ -55,7 +55,7 @@ class _TensorSeed(keras.random.SeedGenerator):
         return self._seed
 
 
-def _seed_of_replica() -> Any:
+def _get_replica_seed() -> Any:
     """Returns a random seed if a tf.distribute strategy is active, else None.
 
     Under a strategy, Keras' global seed generator cannot create its variable.
@@ -130,7 +130,7 @@ class Dropout(keras.layers.Layer):
     def _seed(self) -> Any:
         seed = current_seed()
         if seed is None:
-            return _seed_of_replica()
+            return _get_replica_seed()
         # Names are unique within a model. 31 bits fit into int32.
         of_layer = zlib.crc32(self.name.encode()) & 0x7FFFFFFF
         seed = ops.convert_to_tensor(seed, dtype="int32")

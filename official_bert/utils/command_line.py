@@ -175,13 +175,13 @@ class Command:
                 flags that all variants share.
         """
         chosen = self._get_variant(variant)
-        shown_defaults = chosen.shown_defaults if variant is not None else self._defaults_of_variants()
+        shown_defaults = chosen.shown_defaults if variant is not None else self._get_variant_defaults()
         own = [flag for options in self.options for flag in list_flags(options, shown_defaults)]
         return own + [
             flag for options in chosen.options for flag in list_flags(options, group=f"--{self.chooser}={variant}")
         ]
 
-    def _defaults_of_variants(self) -> dict[str, str]:
+    def _get_variant_defaults(self) -> dict[str, str]:
         """Returns the defaults that --help shows if no variant is chosen, by field name.
 
         Each text has the most common default, then the other defaults and the variants that have them.

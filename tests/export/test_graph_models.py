@@ -88,7 +88,8 @@ def test_graph_answers_equal_python_answers(kind: str, texts: dict[str, Any], ch
 def test_graph_windows_equal_python_windows(kind: str, texts: dict[str, Any]):
     changes = {"pair": kind == names.CLASSIFICATION, "doc_stride": 5}
     source = make_source(kind, **changes)
-    features = source.spec.featurize(source.spec.build_examples(texts, source.tokenizer), source.tokenizer, 20)
+    examples = source.spec.make_prediction_examples(texts, source.tokenizer)
+    features = source.spec.featurize(examples, source.tokenizer, 20)
     found = run(exported(kind, **changes).tokenize, texts)
     assert len(features) == len(found["text_index"]) > 2 * len(features.is_truncated)
     for name in ("input_ids", "segment_ids"):

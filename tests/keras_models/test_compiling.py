@@ -62,7 +62,7 @@ def test_the_command_and_fit_take_the_same_steps():
     command = Trainer(head, Checkpoint(model.bert_config, {}, VOCAB, UNCASED), options, len(TEXTS))
     model.compile(learning_rate=1e-2, warmup_proportion=0.25, layer_decay=0.5)
     means: list[float] = []
-    features = model.spec.featurize(model.spec.examples(TEXTS, LABELS), model._tokenizer, 16)
+    features = model.spec.featurize(model.spec.make_examples(TEXTS, LABELS), model._tokenizer, 16)
     command.train(features, 0, 4, lambda done, mean: bool(means.append(mean)))
     losses = np.diff(np.arange(5) * [0.0, *means])
     seen = model.fit(TEXTS, LABELS, batch_size=4, epochs=2, verbose=0).history["loss"]

@@ -31,7 +31,7 @@ def classifier() -> official_bert.TextClassifier:
 
 def test_a_data_set_of_token_ids_can_be_used_for_training():
     model = build()
-    features = model.spec.featurize(model.spec.examples(TEXTS, None), model._tokenizer, model.max_seq_length)
+    features = model.spec.featurize(model.spec.make_examples(TEXTS, None), model._tokenizer, model.max_seq_length)
     ids = slices((TEXTS, NUMBERS)).batch(8).map(lambda text, label: (model.preprocessor(text), label))
     for values in (next(iter(ids))[0], model.preprocessor(tf.constant(TEXTS))):
         found = tf.boolean_mask(values["input_ids"], values["input_mask"] > 0)
@@ -108,7 +108,7 @@ MODELS = {
 def test_a_data_set_of_texts_gives_the_features_of_the_same_lists(name):
     class_name, settings, (x, y), data = MODELS[name]
     model = build_text_model(class_name, **settings)
-    expected = model.spec.featurize(model.spec.examples(x, y), model._tokenizer, model.max_seq_length)
+    expected = model.spec.featurize(model.spec.make_examples(x, y), model._tokenizer, model.max_seq_length)
     model.compile()
     batches = list(model._create_inputs().prepare_evaluation(data, 32))
     ids = np.concatenate([batch[0]["input_ids"].numpy().ravel() for batch in batches])
@@ -215,7 +215,7 @@ def masked_lm() -> official_bert.MaskedLM:
 def test_each_window_has_the_weight_of_its_text():
     data = build(labels=["0", "1"], doc_stride=2, max_seq_length=6)._create_inputs()
     texts = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
-    examples = data.examples(texts, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
+    examples = data.make_examples(texts, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
     ((_, labels, weights),) = data.training(examples, 32, False).as_numpy_iterator()
     counts = [(weights == weight).sum() for weight in (2.0, 30.0, 5.0)]
     assert weights.tolist() == np.repeat([2.0, 30.0, 5.0], counts).tolist()
@@ -228,21 +228,21 @@ def test_lengths_are_rounded_up_more_with_jit_compile(is_compiled: bool, lengths
     model = build_text_model(config=CONFIG, labels=["0", "1"], max_seq_length=32)
     model.compile("sgd", jit_compile=is_compiled)
     data = model._create_inputs()
-    examples = data.examples(["a", "the cat sat"], [0, 1])
+    examples = data.make_examples(["a", "the cat sat"], [0, 1])
     batches = data.training(examples, 1, False).as_numpy_iterator()
     assert {inputs["input_ids"].shape[1] for inputs, _ in batches} == lengths
 
 
 def test_the_specification_of_batches_has_their_size_if_all_have_the_same(classifier):
     data = classifier._create_inputs()
-    examples = data.examples(TEXTS, LABELS)
+    examples = data.make_examples(TEXTS, LABELS)
     assert [data.training(examples, size, True).element_spec[1].shape[0] for size in (4, 3)] == [4, None]
 
 
 def test_epochs_may_leave_out_rows_with_equal_texts():
     model = official_bert.TextEncoder(CONFIG, "\n".join(WORDS))
     data = model._create_inputs(verbose=0)
-    examples = data.examples([("cat", "dog"), ("cat", "mat"), ("sun", "ran"), ("the", "sat")], None)
+    examples = data.make_examples([("cat", "dog"), ("cat", "mat"), ("sun", "ran"), ("the", "sat")], None)
     batches, sizes = data.training(examples, 2, True), set()
     for data.epoch in (11, 12):
         sizes |= {len(inputs["input_ids"]) for inputs, _ in batches.as_numpy_iterator()}
@@ -251,20 +251,20 @@ def test_epochs_may_leave_out_rows_with_equal_texts():
 
 def test_an_unused_prediction_of_a_masked_lm_has_no_label(masked_lm):
     data = masked_lm._create_inputs()
-    ((_, targets),) = data.training(data.examples(["cat"], None), 1, False).as_numpy_iterator()
+    ((_, targets),) = data.training(data.make_examples(["cat"], None), 1, False).as_numpy_iterator()
     assert targets.tolist() == [[WORDS.index("cat"), NO_LABEL]]
 
 
 def test_a_masked_lm_masks_different_tokens_in_each_epoch_and_text(masked_lm):
     data, texts = masked_lm._create_inputs(), ["the cat sat in the sun"] * 16
-    of_lists, of_data_set = data.training(data.examples(texts, None), 8, False), data.convert_data_set(slices(texts), 8)
+    lists, data_set = data.training(data.make_examples(texts, None), 8, False), data.convert_data_set(slices(texts), 8)
 
     def positions(batches: tf.data.Dataset, epoch: int) -> list[list[list[int]]]:
         EpochCounter(data).on_epoch_begin(epoch)
         return [inputs["masked_lm_positions"].tolist() for inputs, _ in batches.as_numpy_iterator()]
 
-    first, second = positions(of_lists, 0), positions(of_lists, 1)
+    first, second = positions(lists, 0), positions(lists, 1)
     assert first != second
     assert first[0] != first[1]
-    assert positions(of_lists, 0) == first
-    assert [positions(of_data_set, epoch) for epoch in (0, 1)] == [first, second]
+    assert positions(lists, 0) == first
+    assert [positions(data_set, epoch) for epoch in (0, 1)] == [first, second]

@@ -40,7 +40,7 @@ def test_answers_to_questions_are_scored_as_by_the_command(no_answer: bool, scor
     answerer = build("QuestionAnswerer", **settings)
     x = ["who sat", "who ran", "what"], ["the cat sat on the mat", "a dog ran", "in the sun ! the cat ."]
     y = ["the cat", None if no_answer else "dog", "the sun"]
-    figures, examples = answerer.evaluate(x, y, verbose=0, return_dict=True), answerer.spec.examples(x, y)
+    figures, examples = answerer.evaluate(x, y, verbose=0, return_dict=True), answerer.spec.make_examples(x, y)
     texts = {question.id: each.text for question, each in zip(examples, answerer.predict(x), strict=True)}
     assert all(len(text.split()) <= 1 for text in texts.values())
     expected = score(examples, texts)

@@ -31,7 +31,7 @@ def test_the_weight_of_a_sentence_applies_to_its_words(copies, tagger):
     sentences, tags, weights = ["the cat sat", "a dog"] * copies, ["D N V", "D N"] * copies, [3.0, 0.5] * copies
     losses = token_losses(tagger, sentences, tags)
     expected = sum(weight * each.sum() for weight, each in zip(weights, losses, strict=True)) / (5 * copies)
-    features = tagger.spec.featurize(tagger.spec.examples(sentences, tags), tagger._tokenizer, 8)
+    features = tagger.spec.featurize(tagger.spec.make_examples(sentences, tags), tagger._tokenizer, 8)
     ids, targets = batches.pad_batch(features, np.arange(2 * copies), 8)
     assert ids["input_ids"].shape == (2 * copies, 6)
     for x, y in ((sentences, tags), (ids, targets)):

@@ -64,7 +64,7 @@ def test_fit_on_strings_equals_fit_on_the_same_batches_of_ids():
     settings = {"batch_size": 8, "epochs": 2, "group_by_length": True}
     history = model.fit(TEXTS[:16], LABELS[:16], verbose=0, **settings).history
     by_hand = build(optimizer=BertAdamW(WarmupPolynomialDecay(5e-5, 4, 0)), run_eagerly=True)
-    features = by_hand.spec.featurize(by_hand.spec.examples(TEXTS[:16], LABELS[:16]), by_hand._tokenizer, 32)
+    features = by_hand.spec.featurize(by_hand.spec.make_examples(TEXTS[:16], LABELS[:16]), by_hand._tokenizer, 32)
     losses = []
     for epoch in range(2):
         for rows in batches.draw_batches(batches.row_lengths(features), 8, 3, epoch, group_by_length=True):
@@ -144,11 +144,11 @@ def test_a_note_reports_held_out_texts_of_one_class(labels, is_noted: bool, unch
 def test_balanced_class_weights_equal_those_of_the_command(unchanged):
     inputs = unchanged._create_inputs()
     for settings, factor in (({}, 1.0), ({"sample_weight": [2.0] * 6}, 2.0)):
-        examples = inputs.examples(TEXTS[:6], [0, 0, 0, 0, 1, 1], class_weight="balanced", **settings)
+        examples = inputs.make_examples(TEXTS[:6], [0, 0, 0, 0, 1, 1], class_weight="balanced", **settings)
         ((_, labels, weights),) = inputs.training(examples, 6, False)
         np.testing.assert_allclose(weights, factor * np.where(labels == 1, 1.5, 0.75))
     regression = build_text_model("TextRegressor")._create_inputs()
-    assert_refused("class_weight is .* not for regression", regression.examples, TEXTS[:1], [1.0], None, "balanced")
+    assert_refused("class_weight .* not for regression", regression.make_examples, TEXTS[:1], [1.0], None, "balanced")
 
 
 def test_steps_are_counted_without_the_validation_split():
@@ -239,7 +239,7 @@ def test_fit_ends_with_the_weights_of_the_epoch_with_the_best_score(metric: str,
     settings = {"validation_data": held_out, "metric_for_best_model": metric, "callbacks": [record], "verbose": 0}
     assert model.fit(TEXTS[:8], LABELS[:8], epochs=3, **settings).history[f"val_{metric}"] == seen
     assert len(seen) == 3
-    scores = model.spec.scores(model.predict(TEXTS[:8]), model.spec.examples(*held_out))
+    scores = model.spec.scores(model.predict(TEXTS[:8]), model.spec.make_examples(*held_out))
     scores["loss"] = model.evaluate(*held_out, verbose=0)[0]
     assert scores[metric] == pytest.approx(best(seen))
     assert seen[-1] != pytest.approx(best(seen))

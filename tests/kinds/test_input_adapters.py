@@ -27,7 +27,7 @@ def test_a_data_frame_gives_rows_or_the_values_of_its_only_column():
     swapped = pd.DataFrame({"text_pair": ["c", "d"], "text": ["a", "b"]})
     assert input_adapters.to_pairs(swapped) == (["a", "b"], ["c", "d"])
     for names in {"text_pair": "context", "text": "question"}, {}:
-        (first, _) = QuestionAnsweringSpec().examples(swapped.rename(columns=names), None)
+        (first, _) = QuestionAnsweringSpec().make_examples(swapped.rename(columns=names), None)
         assert (first.text, first.context) == ("a", "c")
     assert CLASSES.parse_labels(pd.DataFrame({"label": ["yes", "no"]})) == [1, 0]
 
@@ -57,9 +57,9 @@ def test_two_columns_are_a_pair_for_any_number_of_rows(number):
     ]  # fmt: skip
     for x in (*columns, rows, np.array(rows), pd.DataFrame(rows)):
         assert input_adapters.to_pairs(x) == (first, second)
-        assert [(each.text_a, each.text_b) for each in PAIRS.examples(x, None)] == rows
+        assert [(each.text_a, each.text_b) for each in PAIRS.make_examples(x, None)] == rows
     for x in columns[:4]:
-        assert [each.texts for each in VectorSpec().training_examples(x, None)] == rows
+        assert [each.texts for each in VectorSpec().make_training_examples(x, None)] == rows
 
 
 @pytest.mark.parametrize("x", [
@@ -67,12 +67,12 @@ def test_two_columns_are_a_pair_for_any_number_of_rows(number):
     pd.DataFrame({"one": ["a"], "two": ["b"]}), (pd.Series(["a"]), pd.Series(["b"])),
 ])  # fmt: skip
 def test_pairs_are_rejected_by_a_model_for_single_texts(x):
-    assert_refused(r"x(\[0\] is|.*x\['one'\]).* for pairs of texts, .* pair=True", CLASSES.examples, x, None)
+    assert_refused(r"x(\[0\] is|.*x\['one'\]).* for pairs of texts, .* pair=True", CLASSES.make_examples, x, None)
 
 
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
 def test_ambiguous_rows_of_pairs_are_rejected(rows):
-    for read in (input_adapters.to_pairs, lambda x: QuestionAnsweringSpec().examples(x, None)):
+    for read in (input_adapters.to_pairs, lambda x: QuestionAnsweringSpec().make_examples(x, None)):
         assert_refused(f"x is a list of {len(rows)} lists, .*columns; pass rows as tuples", read, rows)
 
 

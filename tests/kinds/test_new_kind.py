@@ -25,7 +25,7 @@ model.compile()
 texts, labels = ["the cat", "the dog", "the mat", "the sun"] * 2, ["low", "high", "middle", "low"] * 2
 model.fit(texts, labels, batch_size=4, epochs=2, verbose=0)
 predictions, spec = model.predict(texts), model.spec.task_spec("stars", 8)
-assert "mean_rank_error" in model.spec.scores(predictions, model.spec.examples(texts, labels))
+assert "mean_rank_error" in model.spec.scores(predictions, model.spec.make_examples(texts, labels))
 assert spec["kind"] == "ordinal"
 assert create_spec(spec) == model.spec
 model.save("model.keras")

@@ -109,6 +109,6 @@ def test_multi_label_predictions_are_above_one_half_and_as_certain_as_the_least_
 
 def test_the_order_of_the_classes_of_a_text_does_not_matter():
     head = MultiLabelSpec(labels=LABELS)
-    examples = head.examples(["a", "b"], [["c", "a"], [2, 0]])
+    examples = head.make_examples(["a", "b"], [["c", "a"], [2, 0]])
     assert [each.label for each in examples] == [(0, 2), (0, 2)]
     assert head.outcomes(np.array([[0.9, 0.1, 0.8]] * 2), examples)[0].expected == "a, c"

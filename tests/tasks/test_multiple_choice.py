@@ -137,7 +137,7 @@ def test_rows_and_columns_of_two_examples_are_distinguished():
     spec, expected = MultipleChoiceSpec(num_choices=2), [Example("a", ("b", "c"), 1), Example("d", ("e", "f"), 0)]
     rows = ("a", ["b", "c"]), ("d", ["e", "f"])
     for x in (rows, list(rows), (["a", "d"], [["b", "c"], ["e", "f"]])):
-        assert spec.examples(x, [1, 0]) == expected
+        assert spec.make_examples(x, [1, 0]) == expected
 
 
 @pytest.mark.parametrize(("x", "message"), [
@@ -147,4 +147,4 @@ def test_rows_and_columns_of_two_examples_are_distinguished():
     ([("a", EXAMPLE.endings[:3])], r"x\[0\] has 3 endings; expected 4"),
 ])  # fmt: skip
 def test_rows_without_a_prompt_and_endings_are_reported(x, message: str):
-    assert re.search(message, refusal(MultipleChoiceSpec().examples, x, None))
+    assert re.search(message, refusal(MultipleChoiceSpec().make_examples, x, None))

@@ -48,7 +48,7 @@ class MultipleChoiceSpec(KindSpec):
     pair: bool = True
     num_choices: int = NUM_CHOICES
 
-    def examples(self, x: Any, y: Any) -> list[Example]:
+    def make_examples(self, x: Any, y: Any) -> list[Example]:
         is_columns = isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], tuple)  # a tuple of two rows is not
         if is_columns:
             columns = [input_adapters.to_list(each, f"x[{number}]") for number, each in enumerate(x)]

@@ -78,7 +78,7 @@ class QuestionAnsweringSpec(KindSpec):
     def score_names(self) -> tuple[str, ...]:
         return ("best_f1", "best_exact", "f1", "exact") if self.version_2 else ("f1", "exact_match")
 
-    def examples(self, x: Any, y: Any) -> list[Question]:
+    def make_examples(self, x: Any, y: Any) -> list[Question]:
         texts, contexts = input_adapters.to_pairs(x, columns=self.text_inputs)
         rows: list[Any] = [None] * len(texts) if y is None else input_adapters.to_list(y, "y")
         input_adapters.check_same_length(len(texts), rows, "y")

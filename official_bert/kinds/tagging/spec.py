@@ -120,7 +120,7 @@ class TaggingSpec(KindSpec):
     def has_own_scores(self) -> bool:
         return bool(self.scheme)
 
-    def examples(self, x: Any, y: Any) -> list[Sentence]:
+    def make_examples(self, x: Any, y: Any) -> list[Sentence]:
         rows = input_adapters.to_list(x)
         words = [
             tuple(
@@ -170,7 +170,7 @@ class TaggingSpec(KindSpec):
             for (tags, certainties), sentence in zip(predictions, examples, strict=True)
         ]
 
-    def build_examples(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Sentence]:
+    def make_prediction_examples(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Sentence]:
         return [
             split_text(text, tokenizer, line) for line, text in enumerate(input_adapters.to_texts(texts["text"]), 1)
         ]

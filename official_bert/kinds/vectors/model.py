@@ -40,9 +40,9 @@ class VectorLoss(BatchLoss):
         self.dimensions = tuple(dimensions)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        return self.losses_of_rows(y_true, y_pred, ops.ones(ops.shape(y_pred)[:1]))
+        return self.compute_row_losses(y_true, y_pred, ops.ones(ops.shape(y_pred)[:1]))
 
-    def losses_of_rows(self, y_true: Any, y_pred: Any, is_row: Any) -> Any:
+    def compute_row_losses(self, y_true: Any, y_pred: Any, is_row: Any) -> Any:
         vectors = y_pred
         if len(vectors.shape) != 3:
             raise UserError(

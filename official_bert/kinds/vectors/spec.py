@@ -134,10 +134,10 @@ class VectorSpec(KindSpec):
 
     # Learning.
 
-    def examples(self, x: Any, y: Any) -> list[VectorExample]:
+    def make_examples(self, x: Any, y: Any) -> list[VectorExample]:
         return [VectorExample(str(number), (text,)) for number, text in enumerate(input_adapters.to_texts(x))]
 
-    def training_examples(self, x: Any, y: Any) -> list[VectorExample]:
+    def make_training_examples(self, x: Any, y: Any) -> list[VectorExample]:
         """Creates examples of pairs, or of triplets (required for TRIPLET, optional for RANKING).
 
         Args:

@@ -43,14 +43,14 @@ def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Ca
         return replace_inner_model(model, functools.partial(skip_unread_positions, rematerialize=rematerialize))
     # Activity regularizers need the outputs of all positions.
     is_regularized = any(layer.activity_regularizer for layer in model.layers)
-    head = None if is_regularized else _head_of_first_position(model)
+    head = None if is_regularized else _build_first_position_head(model)
     if head is None or not verification.is_faithful(_read_first, parts, first_position_only=True):
         return rematerialized(model) if rematerialize else model
     return _read_first(parts, head, rematerialize)
 
 
 def _read_first(parts: ModelParts, head: keras.Model | None = None, rematerialize: bool = False) -> Callable[..., Any]:
-    head = head or _head_of_first_position(parts.model)
+    head = head or _build_first_position_head(parts.model)
     assert head
     below: Any = keras.Model(parts.model.input, parts.encoded[-2])
     if rematerialize:
@@ -63,7 +63,7 @@ def _read_first(parts: ModelParts, head: keras.Model | None = None, rematerializ
     return call
 
 
-def _head_of_first_position(model: keras.Model) -> keras.Model | None:
+def _build_first_position_head(model: keras.Model) -> keras.Model | None:
     """Returns the layers after the vector of [CLS] as a model, or None if an output depends on other positions."""
     layers = {layer.name: layer for layer in model.layers}
     if layer_names.FIRST_POSITION not in layers:

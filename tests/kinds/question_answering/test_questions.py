@@ -106,7 +106,7 @@ def test_windows_are_restored_from_features(tokenizer: FullTokenizer):
     (None, r"y\[0\] is empty.*no_answer=True"), (("cat", 4.5), r"y\[0\] is .*context"), (("cat", 3), "context"),
 ])  # fmt: skip
 def test_invalid_answers_are_reported(answer, message: str):
-    examples = QuestionAnsweringSpec().examples
+    examples = QuestionAnsweringSpec().make_examples
     assert_refused(message, examples, (["who sat"], ["the cat sat"]), [answer])
     assert examples((["who sat"], ["the cat sat"]), [("cat", 4)])[0].answers == (Answer("cat", 4),)
 

@@ -74,7 +74,7 @@ def test_padding_rows_do_not_affect_the_loss(loss, definition, texts: int):
     is_row = tf.constant([1.0] * ROWS + [0.0] * 2)
     with tf.GradientTape() as tape:
         tape.watch(rows)
-        total = tf.reduce_sum(loss().losses_of_rows(np.pad(SCORES, (0, 2)), rows, is_row) * is_row)
+        total = tf.reduce_sum(loss().compute_row_losses(np.pad(SCORES, (0, 2)), rows, is_row) * is_row)
     assert float(total) / ROWS == pytest.approx(definition(TRIPLETS[:, :texts]), abs=1e-6)
     gradient = tape.gradient(total, rows).numpy()
     assert np.isfinite(gradient).all()
