@@ -148,7 +148,7 @@ def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
 
 def _list_limits(run: LoggedRun, flags: Mapping[str, Any], config: BertConfig) -> list[str]:
     limits = []
-    examples = summary.amounts(run)["examples"]
+    examples = summary.compute_amounts(run)["examples"]
     if examples:
         limits.append(
             f"It was trained on {pluralize(round(examples), 'sequence')}, the original models on "

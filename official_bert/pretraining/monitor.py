@@ -158,7 +158,7 @@ class Profile:
         self._folder = os.path.join(folder, TRAIN)
         self._running = False
 
-    def at(self, step: int) -> None:
+    def update(self, step: int) -> None:
         """Starts or stops the profiler if this is due after `step` steps."""
         if self.steps and not self._running and self.steps[0] <= step < self.steps[1]:
             tf.profiler.experimental.start(self._folder)

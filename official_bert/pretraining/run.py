@@ -274,11 +274,11 @@ def _train_phase(
     while step < phase.last_step:
         # Some steps on the devices.
         first, step = step, _choose_end_of_call(options, phase, profile, step, seconds_per_step)
-        profile.at(first)
+        profile.update(first)
         since, used = time.monotonic(), time.process_time()
         sums = pretrainer.train(batches, step - first)
         seconds, processor_seconds = time.monotonic() - since, time.process_time() - used
-        profile.at(step)
+        profile.update(step)
         if is_compiled:  # The first call compiles, so its duration is not representative.
             seconds_per_step = distribution.mean_over_workers(run.strategy, seconds / (step - first))
         monitor.check_finite(sums, first, step, position, phase, records)

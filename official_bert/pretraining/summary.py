@@ -95,7 +95,7 @@ def _format_score(lines: list[dict[str, Any]], name: str, shows_step: bool) -> s
     return text + f" (step {best['step']:,})" * shows_step
 
 
-def amounts(run: LoggedRun) -> dict[str, float]:
+def compute_amounts(run: LoggedRun) -> dict[str, float]:
     """Returns the number of steps, examples, tokens (without padding) and seconds of training, by name."""
     done = {"steps": 0.0, "examples": 0.0, "tokens": 0.0, "seconds": 0.0}
     for line in run.train:
@@ -111,7 +111,7 @@ def make_amount_table(run: LoggedRun) -> Table:
     """Returns a table of the amounts of training, or only its header if nothing was trained."""
     table = [["amount", "value"]]
     if run.train:
-        done = amounts(run)
+        done = compute_amounts(run)
         labels = {"steps": "steps", "examples": "examples", "tokens": "tokens, without padding"}
         table += [[label, _format_count(done[name])] for name, label in labels.items()]
         table.append(["time in steps", format_duration(done["seconds"])])

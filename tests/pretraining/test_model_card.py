@@ -133,7 +133,7 @@ def test_the_best_score_is_chosen_among_evaluations_of_the_same_records():
 def test_totals_count_every_step_once():
     run = LoggedRun("run", [train_line(10), train_line(15), train_line(20, examples_per_second=64.0)], [])
     expected = {"steps": 20, "seconds": 5.0, "examples": 15 / 4 * 128 + 5 / 4 * 64, "tokens": 40_000.0}
-    assert summary.amounts(run) == expected
+    assert summary.compute_amounts(run) == expected
 
 
 def test_the_card_warns_if_scores_are_for_training_records():

@@ -98,7 +98,7 @@ def test_the_profiler_runs_once_between_its_steps(monkeypatch):
     profile = Profile(["3", "5"], "run")
     seen = []
     for step in (2, 3, 4, 5, 3, 6):
-        profile.at(step)
+        profile.update(step)
         seen.append(len(calls))
     profile.stop()
     assert seen == [0, 1, 1, 2, 2, 2]
