@@ -42,6 +42,7 @@ _LIMITS = {
     "at least 1 and at most 65535": "max_predictions_per_seq",
     "at least 1 and at most 99999": "num_shards",
     "at least 4": "max_seq_length",
+    "at least 5": "max_seq_length",
     "at least 5 and at most 65535": "max_seq_length",
     "greater than 0": "adam_epsilon decay_power drain_seconds grid_epochs grid_learning_rates learning_rate "
     "num_train_epochs phase2_learning_rate reload_seconds temperature timeout_seconds",
