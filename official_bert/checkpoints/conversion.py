@@ -6,7 +6,7 @@ from official_bert.checkpoints import parity, resize
 from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.all_formats import FORMATS
-from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
+from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework, UnreadableWeightsError
 from official_bert.checkpoints.loading import open_checkpoint
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
@@ -63,7 +63,10 @@ def convert(options: ConversionOptions) -> list[str]:
             lines.append(f"note: the {target_format.title} format cannot store the settings of the task: {settings}")
         source_folder = CheckpointPath(source.source.path).folder
         has_own_tokenizer = (options.vocab_file, options.do_lower_case, options.strip_accents) == (None, None, None)
-        lines += _compare(source, source_format.framework, source_folder, has_own_tokenizer)
+        try:
+            lines += _compare(source, source_format.framework, source_folder, has_own_tokenizer)
+        except UnreadableWeightsError as error:  # such as TensorFlow's, or names below "module."
+            lines.append(f"forward pass of {options.from_}: not compared, because {error}")
         lines += _compare(written, target_format.framework, folder)
     lines.append(f"written {target_format.title} checkpoint {options.to}: {_summarize(written)}")
     return lines
@@ -175,11 +178,11 @@ def _compare(
     if framework is None:
         return []
     try:
-        difference = parity.compare_forward_pass(checkpoint, framework, folder)
         num_texts = parity.compare_texts(checkpoint, framework, folder) if compare_tokenizer else 0
+        difference = parity.compare_forward_pass(checkpoint, framework, folder)
     except ModuleNotFoundError:
         return [f"forward pass: not compared with {framework.title}, which is not installed"]
-    except UserError:
+    except (UserError, UnreadableWeightsError):
         raise
     except Exception as error:  # Files that contradict each other raise errors of many types.
         first_line = str(error).strip().split("\n")[0]

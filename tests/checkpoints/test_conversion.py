@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import official_bert_cli
 from official_bert.checkpoints import hdf5, loading, parity
@@ -94,6 +95,19 @@ def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_conf
     compute.side_effect = ModuleNotFoundError("another_library")
     lines = samples.convert(paths[0], tmp_path / "again", to_format="hugging_face")
     assert any("not compared with another library" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_weights_that_transformers_cannot_read_are_converted_without_a_comparison(tiny_config, tmp_path):
+    wrapped = tmp_path / "wrapped"
+    samples.write_hugging_face(samples.sample(tiny_config), wrapped)
+    file = wrapped / "model.safetensors"
+    save_file({f"module.{name}": value for name, value in load_file(file).items()}, file)
+    theirs = samples.unpacked("transformers", tmp_path)
+    for source in (wrapped, theirs / "classifier", theirs / "safetensors", theirs / "shards"):
+        lines = samples.convert(source, tmp_path / "out" / source.name, to_format="hugging_face")
+        assert [line for line in lines if line.startswith(f"forward pass of {source}: not compared, because ")]
+        assert [line for line in lines if line.startswith("forward pass on a fixed input: ")], "of the result"
 
 
 def test_a_vocabulary_that_is_too_long_is_refused_with_advice(tiny_config: BertConfig, tmp_path: pathlib.Path):

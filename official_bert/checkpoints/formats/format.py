@@ -45,6 +45,10 @@ class CheckpointPath:
         return isinstance(self.bundle, TensorFile) and name in self.bundle.shapes
 
 
+class UnreadableWeightsError(Exception):
+    """The framework cannot read the weights in a folder, because their format or their names differ from its own."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Framework:
     """Another library that can run the models in a format's files, to compare our outputs with.
@@ -53,7 +57,7 @@ class Framework:
         title: The name for messages.
         outputs: Function (checkpoint, folder, features) that runs the model in the folder with the framework. It
             returns output arrays under the names that `parity.compute_outputs` uses. `features` is like the result of
-            `parity.make_fixed_input`.
+            `parity.make_fixed_input`. May raise a UnreadableWeightsError.
         encode: Function (folder, texts) that returns each text's token ids, without [CLS] and [SEP], from the
             framework's tokenizer. None if tokenizers are not compared.
     """

@@ -22,7 +22,7 @@ from official_bert.checkpoints.checkpoint import (
     make_placeholder_labels,
 )
 from official_bert.checkpoints.formats import hugging_face_files as hf
-from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
+from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework, UnreadableWeightsError
 from official_bert.checkpoints.formats.hugging_face_config import (
     CONFIG_FILE,
     config_json,
@@ -137,13 +137,18 @@ def transformers_outputs(checkpoint: Checkpoint, folder: str, features: Mapping[
     import torch
     import transformers
 
+    if not any(files.exists(os.path.join(folder, hf.SAFETENSORS_FILE + suffix)) for suffix in ("", hf.INDEX)):
+        raise UnreadableWeightsError(f"transformers reads only {hf.SAFETENSORS_FILE}")
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
     name_of_class = hf.find_class(checkpoint.parts) or "BertModel"
     options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, "local_files_only": True}
     if name_of_class == "BertModel" and POOLER not in checkpoint.parts:
         options["add_pooling_layer"] = False
-    model = getattr(transformers, name_of_class).from_pretrained(folder, **options).eval()
+    model, loading = getattr(transformers, name_of_class).from_pretrained(folder, output_loading_info=True, **options)
+    if missing := sorted(loading["missing_keys"]):
+        raise UnreadableWeightsError(f"transformers does not find {missing[0]} and {len(missing) - 1} other tensors")
+    model.eval()
     names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
     arguments = {theirs: torch.tensor(features[ours], dtype=torch.long) for theirs, ours in names.items()}
     if name_of_class == "BertForMultipleChoice":  # takes [B, choices, S]

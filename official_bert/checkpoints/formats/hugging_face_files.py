@@ -37,9 +37,9 @@ from official_bert.utils import files
 SAFETENSORS_FILE = "model.safetensors"
 TENSORFLOW_FILE = "tf_model.h5"
 PICKLED_FILE = "pytorch_model.bin"
-_INDEX = ".index.json"
+INDEX = ".index.json"
 # The first of these files in a folder is read.
-WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_FILE + _INDEX, TENSORFLOW_FILE, TENSORFLOW_FILE + _INDEX)
+WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_FILE + INDEX, TENSORFLOW_FILE, TENSORFLOW_FILE + INDEX)
 
 # The prefix of a name in TensorFlow's files: the model's layer and the model's name.
 _NAME_OF_MODEL = re.compile(
@@ -135,7 +135,7 @@ def open_weights(path: str) -> tuple[TensorFile, Naming]:
         UserError: If a file is missing, damaged or outside of the folder, or the model is not a BERT.
     """
     source = checksums.verify_tensors(
-        _open_index(path) if path.endswith(_INDEX) else _open_file(path), os.path.dirname(path)
+        _open_index(path) if path.endswith(INDEX) else _open_file(path), os.path.dirname(path)
     )
     if any("/" in name for name in source.shapes):
         source, naming = _rename(source, _tensorflow_name), TENSORFLOW
@@ -160,7 +160,7 @@ def _open_index(path: str) -> TensorFile:
     weight_map = files.read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{path} has no weight_map, which lists the file of each tensor; download it again")
-    suffix = os.path.splitext(path.removesuffix(_INDEX))[1]
+    suffix = os.path.splitext(path.removesuffix(INDEX))[1]
     holders: dict[str, TensorFile] = {}
     for shard in sorted(set(map(str, weight_map.values()))):
         if os.path.basename(shard) != shard or not shard.endswith(suffix):
