@@ -105,7 +105,9 @@ class _FillMaskSpec(KindSpec):
             if MASK not in tokens:
                 raise UserError(f"The text {text!r} has no {MASK}. Write {MASK} in place of the word to predict.")
             if len(tokens) > max_seq_length:
-                raise UserError(f"The text has {len(tokens)} tokens; the model takes at most {max_seq_length}.")
+                raise UserError(
+                    f"The text {text[:60]!r} has {len(tokens)} tokens; the model takes at most {max_seq_length}. Shorten it."
+                )
             ids.append(np.array(tokenizer.convert_tokens_to_ids(tokens), np.int32))
             segment_ids.append(np.array(segments, np.int32))
         return concatenate_rows(ids, segment_ids, {}, {}, is_truncated=[False] * len(ids))
