@@ -71,7 +71,8 @@ def list_origin_notes(initial: Checkpoint, has_head: bool) -> tuple[str, ...]:
     """
     if initial.task_spec is None or has_head:
         return ()
-    return (f"the encoder comes from a model fine-tuned on {initial.task_spec['task']}",)
+    task, kind = initial.task_spec["task"], initial.task_spec["kind"].replace("_", " ")
+    return (f"the encoder comes from a model fine-tuned on {task}; its head, for {kind}, is not used",)
 
 
 def build_initial_encoder(initial: Checkpoint, seed: int, dtype: Any) -> keras.Model:

@@ -106,7 +106,8 @@ class _FillMaskSpec(KindSpec):
                 raise UserError(f"The text {text!r} has no {MASK}. Write {MASK} in place of the word to predict.")
             if len(tokens) > max_seq_length:
                 raise UserError(
-                    f"The text {text[:60]!r} has {len(tokens)} tokens; the model takes at most {max_seq_length}. Shorten it."
+                    f"The text {text[:60]!r} has {len(tokens)} tokens; the model takes at most {max_seq_length}. "
+                    "Shorten it."
                 )
             ids.append(np.array(tokenizer.convert_tokens_to_ids(tokens), np.int32))
             segment_ids.append(np.array(segments, np.int32))

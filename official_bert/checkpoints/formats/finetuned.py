@@ -319,7 +319,10 @@ def add_task_spec(checkpoint: Checkpoint) -> Checkpoint | None:
         return dataclasses.replace(checkpoint, task_spec={**checkpoint.task_spec, "labels": labels})
     length = min(SPECS[kind].default_max_seq_length, checkpoint.config.max_position_embeddings)
     task_spec = create_spec({"kind": kind, "labels": labels}).task_spec(_CONVERTED, length)
-    note = f"the checkpoint does not state the settings of its task; assumed: {format_settings(task_spec)}"
+    assumed = format_settings(task_spec)
+    if head not in _KINDS and checkpoint.kind is None:
+        assumed = f'kind "{kind}", {assumed}'
+    note = f"the checkpoint does not state the settings of its task; assumed: {assumed}"
     return dataclasses.replace(checkpoint, task_spec=task_spec).add_notes(note)
 
 

@@ -80,6 +80,14 @@ def test_a_classifier_keeps_its_weights_in_other_formats_and_its_task_if_tokens_
         assert all(np.array_equal(there.weights[name], value) for name, value in weights.items())
 
 
+def test_the_kind_of_a_classifier_is_noted_if_it_is_lost_or_assumed(tmp_path: pathlib.Path):
+    save_random_model("several", tmp_path)
+    lines = convert(tmp_path / "ours", tmp_path / "google", to_format="tf1")
+    assert "note: the Google TF1 format cannot store that the classifier is for multi label" in lines
+    lines = convert(tmp_path / "google", tmp_path / "back")
+    assert any('assumed: kind "classification", pair false, ' in line for line in lines)
+
+
 @pytest.mark.slow
 def test_keras_hub_computes_the_logits_of_a_converted_classifier(tmp_path: pathlib.Path):
     import keras_hub as hub
