@@ -103,9 +103,9 @@ def write_manifest(stem: pathlib.Path, counts: dict[str, int], vocab_file: str, 
 def write_run(folder: pathlib.Path, model: "keras.Model", config: "BertConfig", vocab_file: str) -> str:
     """Writes the folder of a pre-training run with one checkpoint of the model's weights, and returns its path."""
     from official_bert.checkpoints import model_files, run_checkpoints  # here, since they import TensorFlow
-    from official_bert.checkpoints.checkpoint import Checkpoint
+    from official_bert.checkpoints.checkpoint import LoadedModel
 
-    described = Checkpoint(config, {}, pathlib.Path(vocab_file).read_text())
+    described = LoadedModel(config, {}, pathlib.Path(vocab_file).read_text())
     model_files.write_model_files(str(folder), model_files.format_model_files(described))
     run_checkpoints.RunCheckpoints(str(folder), {"model": model.variables}, keep=1).save(0)
     return str(folder)

@@ -15,7 +15,7 @@ from data_gen.text import formats
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import finetuned
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.data import record_reader
 from official_bert.errors import UserError
 from official_bert.inference import exports, reference_answers
@@ -52,7 +52,7 @@ def file_format(name: str, content: str, read: Callable[[str, BadRows], object])
 
 def read_checkpoint(folder: pathlib.Path, _: BadRows) -> object:
     has_slots = folder.name.startswith(("tf1", "official_bert"))
-    found = open_checkpoint(str(folder), LoadOverrides(optimizer=has_slots))
+    found = open_model(str(folder), LoadOverrides(optimizer=has_slots))
     assert_fits(found)
     tensors = {name: value.tobytes() for name, value in {**found.weights, **found.slots}.items()}
     return tensors, found.config, found.vocab, found.casing, found.labels, found.task_spec, has_slots and found.step

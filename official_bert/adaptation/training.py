@@ -12,7 +12,7 @@ from official_bert.adaptation.options import Options
 from official_bert.adaptation.records import Records, Texts
 from official_bert.adaptation.words import INITIAL, ORIGINAL, WORDS_FILE
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
-from official_bert.checkpoints.loading import ModelAndTokenizer, assign_weights, load_pretraining_model, open_checkpoint
+from official_bert.checkpoints.loading import ModelAndTokenizer, assign_weights, load_pretraining_model, open_model
 from official_bert.inference.fill_mask import fill_masks
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
@@ -117,7 +117,7 @@ def write_original_losses(options: Options, texts: Texts, work: str) -> None:
     settings = {"output_dir": output_dir, "do_eval": True, "input_file": [record_files.heldout], "eval_steps": 0}
     evaluation = _make_pretraining_options(options, texts, record_files, model_folder, settings)
     run = PretrainingRun(evaluation, distribution.get_strategy(evaluation.strategy))
-    assign_weights(run.pretrainer.model, open_checkpoint(model_folder).weights)
+    assign_weights(run.pretrainer.model, open_model(model_folder).weights)
     losses = {}
     for name, title, dataset in (
         ("heldout", "held-out", run.records.held_out),

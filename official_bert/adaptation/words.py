@@ -14,10 +14,10 @@ from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.adaptation import records
 from official_bert.adaptation.options import Options
 from official_bert.checkpoints import resize
-from official_bert.checkpoints.checkpoint import MASKED_LM, PARTS, PRETRAINING, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import MASKED_LM, PARTS, PRETRAINING, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.formats.all_formats import FORMATS
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.tensors import keep_parts
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
@@ -45,7 +45,7 @@ class Proposal:
     saved: int  # Tokens that it would save, after the words proposed before it.
 
 
-def read_checkpoint(options: Options) -> tuple[Checkpoint, list[str]]:
+def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
     """Reads the checkpoint of --init. Returns it without task heads, and lines for the terminal that describe it.
 
     Raises:
@@ -54,7 +54,7 @@ def read_checkpoint(options: Options) -> tuple[Checkpoint, list[str]]:
     overrides = LoadOverrides(
         vocab_file=options.vocab_file, do_lower_case=options.do_lower_case, strip_accents=options.strip_accents
     )
-    checkpoint = keep_parts(open_checkpoint(options.init, overrides), PRETRAINING, "pre-training")
+    checkpoint = keep_parts(open_model(options.init, overrides), PRETRAINING, "pre-training")
     checkpoint.require_vocab()
     config = checkpoint.config
     config.require_masked_lm()
@@ -70,7 +70,7 @@ def read_checkpoint(options: Options) -> tuple[Checkpoint, list[str]]:
     return dataclasses.replace(checkpoint, labels=None, kind=None, task_spec=None, notes=()), lines
 
 
-def make_initial_model(options: Options, checkpoint: Checkpoint, new_words: list[str], work: str) -> None:
+def make_initial_model(options: Options, checkpoint: LoadedModel, new_words: list[str], work: str) -> None:
     """Counts words, adds new ones to the vocabulary and writes the initial model.
 
     If words are added, also writes the original model without them, for comparison.
@@ -114,12 +114,12 @@ def make_initial_model(options: Options, checkpoint: Checkpoint, new_words: list
     _write_model(grown, options.random_seed, os.path.join(work, INITIAL))
 
 
-def add_words(checkpoint: Checkpoint, words: Sequence[str]) -> Checkpoint:
+def add_words(checkpoint: LoadedModel, words: Sequence[str]) -> LoadedModel:
     """Adds words to the vocabulary. They take the rows of [unused...] tokens first (see resize.add_tokens)."""
     return resize.add_tokens(checkpoint, words, "unused_first")[0] if words else checkpoint
 
 
-def _write_model(checkpoint: Checkpoint, seed: int, folder: str) -> None:
+def _write_model(checkpoint: LoadedModel, seed: int, folder: str) -> None:
     """Writes a complete pre-training model into a new folder. Parts that the checkpoint lacks get random weights."""
     if files.exists(folder):
         return

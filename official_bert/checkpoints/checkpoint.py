@@ -66,8 +66,8 @@ class Inventory:
     left_behind: Mapping[str, list[str]]
 
 
-class CheckpointSource(NamedTuple):
-    """The path or name that a checkpoint was read from, and the format of its files."""
+class ModelSource(NamedTuple):
+    """The path or name that a model was read from, and the format of its files."""
 
     name: str = "the model"  # the path or name that the user gave
     path: str = ""  # the local path
@@ -75,8 +75,8 @@ class CheckpointSource(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint in memory. The reader of each format returns one, and the writer of each format takes one.
+class LoadedModel:
+    """A model in memory. The reader of each format returns one, and the writer of each format takes one.
 
     Attributes:
         config: The model's configuration.
@@ -108,7 +108,7 @@ class Checkpoint:
     task_spec: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     inventory: Inventory | None = None
-    source: CheckpointSource = CheckpointSource()
+    source: ModelSource = ModelSource()
 
     @functools.cached_property
     def tokenizer(self) -> FastTokenizer:

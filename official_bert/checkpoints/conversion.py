@@ -3,11 +3,11 @@
 import dataclasses
 
 from official_bert.checkpoints import parity, resize
-from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework, UnreadableWeightsError
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -35,7 +35,7 @@ def convert(options: ConversionOptions) -> list[str]:
         replace=True,
     )
     finetuned.check_is_portable(options.from_)
-    source = open_checkpoint(options.from_, overrides)
+    source = open_model(options.from_, overrides)
     source_format = FORMATS[source.source.format]
     target_format = FORMATS[options.to_format]
     assert target_format.write is not None  # the choices of --to_format
@@ -53,7 +53,7 @@ def convert(options: ConversionOptions) -> list[str]:
     with files.write_folder_atomically(options.to) as folder:
         written = target_format.write(changed, folder)
         lines += _format_notes(written.notes[len(changed.notes) :])
-        again = open_checkpoint(folder, LoadOverrides(optimizer=options.optimizer))
+        again = open_model(folder, LoadOverrides(optimizer=options.optimizer))
         lines.append(_check_round_trip(written, again, target_format))
         if written.kind and again.kind != written.kind:
             kind = written.kind.replace("_", " ")
@@ -72,7 +72,7 @@ def convert(options: ConversionOptions) -> list[str]:
     return lines
 
 
-def _apply_changes(checkpoint: Checkpoint, options: ConversionOptions) -> tuple[Checkpoint, list[str]]:
+def _apply_changes(checkpoint: LoadedModel, options: ConversionOptions) -> tuple[LoadedModel, list[str]]:
     """Applies the flags that change a model: another activation, new tokens, more positions.
 
     Returns:
@@ -109,7 +109,7 @@ def _apply_changes(checkpoint: Checkpoint, options: ConversionOptions) -> tuple[
     return checkpoint, lines
 
 
-def _summarize(checkpoint: Checkpoint) -> str:
+def _summarize(checkpoint: LoadedModel) -> str:
     parameters = sum(value.size for value in checkpoint.weights.values())
     config = checkpoint.config
     texts = [
@@ -124,7 +124,7 @@ def _summarize(checkpoint: Checkpoint) -> str:
     return "; ".join(texts)
 
 
-def _list_tensors(checkpoint: Checkpoint, each: bool) -> list[str]:
+def _list_tensors(checkpoint: LoadedModel, each: bool) -> list[str]:
     """Returns lines that summarize which tensors of the file were read. With `each`, every tensor has a line."""
     inventory = checkpoint.inventory
     if inventory is None:
@@ -142,7 +142,7 @@ def _format_notes(notes: tuple[str, ...]) -> list[str]:
     return [f"note: {note}" for note in notes]
 
 
-def _check_round_trip(written: Checkpoint, again: Checkpoint, target_format: Format) -> str:
+def _check_round_trip(written: LoadedModel, again: LoadedModel, target_format: Format) -> str:
     """Checks that the checkpoint that was read back equals the one that was written, bit by bit.
 
     Returns:
@@ -172,7 +172,7 @@ def _check_round_trip(written: Checkpoint, again: Checkpoint, target_format: For
 
 
 def _compare(
-    checkpoint: Checkpoint, framework: Framework | None, folder: str, compare_tokenizer: bool = True
+    checkpoint: LoadedModel, framework: Framework | None, folder: str, compare_tokenizer: bool = True
 ) -> list[str]:
     """Compares forward pass and tokenizer with the framework that the folder belongs to, if there is one."""
     if framework is None:

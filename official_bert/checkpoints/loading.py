@@ -13,9 +13,9 @@ from official_bert.checkpoints.checkpoint import (
     MASKED_LM,
     POOLER,
     PRETRAINING,
-    Checkpoint,
-    CheckpointSource,
+    LoadedModel,
     LoadOverrides,
+    ModelSource,
 )
 from official_bert.checkpoints.formats import hugging_face_files, keras_hub
 from official_bert.checkpoints.formats.all_formats import FORMATS
@@ -39,7 +39,7 @@ class ModelAndTokenizer(NamedTuple):
     tokenizer: FastTokenizer
 
 
-def open_checkpoint(path_or_name: str, overrides: LoadOverrides | None = None) -> Checkpoint:
+def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> LoadedModel:
     """Reads a checkpoint of any format into memory.
 
     Args:
@@ -60,7 +60,7 @@ def open_checkpoint(path_or_name: str, overrides: LoadOverrides | None = None) -
     if overrides.optimizer and not found.holds_optimizer:
         raise UserError(f"{found.title} checkpoints contain no optimizer state; remove --optimizer")
     return dataclasses.replace(
-        found.read(candidate, overrides), source=CheckpointSource(str(path_or_name), path, found.name)
+        found.read(candidate, overrides), source=ModelSource(str(path_or_name), path, found.name)
     )
 
 
@@ -122,34 +122,33 @@ def load(
     Raises:
         UserError: If a file or tensor is missing, unexpected or damaged, or files contradict each other.
     """
-    checkpoint = open_checkpoint(
+    loaded = open_model(
         path, LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
     )
-    tokenizer = checkpoint.tokenizer
-    for note in checkpoint.notes:
+    tokenizer = loaded.tokenizer
+    for note in loaded.notes:
         print(f"note: {note}", flush=True)
-    return ModelAndTokenizer(load_encoder(checkpoint, dtype), checkpoint.config, tokenizer)
+    return ModelAndTokenizer(build_loaded_encoder(loaded, dtype), loaded.config, tokenizer)
 
 
-def load_encoder(checkpoint: Checkpoint, dtype: Any = "float32") -> keras.Model:
-    """Builds the Keras encoder of a checkpoint and assigns its weights.
+def build_loaded_encoder(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
+    """Builds the Keras encoder of a loaded model and assigns its weights.
 
     The encoder has no pooled_output if the checkpoint has no pooler.
 
     Raises:
-        UserError: If the checkpoint is a fine-tuned model whose head does not read the output of the encoder's last
-            block.
+        UserError: If the model is fine-tuned and its head does not read the output of the encoder's last block.
     """
-    encoder = build_encoder(checkpoint.config, dtype=dtype)
-    if POOLER not in checkpoint.parts:  # its output would be random
+    encoder = build_encoder(loaded.config, dtype=dtype)
+    if POOLER not in loaded.parts:  # its output would be random
         encoder = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]}, name="encoder")
-    absent = next((variable.path for variable in encoder.variables if variable.path not in checkpoint.weights), None)
-    if absent and checkpoint.task_spec:
+    absent = next((variable.path for variable in encoder.variables if variable.path not in loaded.weights), None)
+    if absent and loaded.task_spec:
         raise UserError(
-            f"{checkpoint.source.name} has no {absent}: its head, {checkpoint.task_spec.get('head')}, does not read "
+            f"{loaded.source.name} has no {absent}: its head, {loaded.task_spec.get('head')}, does not read "
             "the last block, which was therefore not trained. Pass the checkpoint that fine-tuning started from."
         )
-    assign_weights(encoder, checkpoint.weights)
+    assign_weights(encoder, loaded.weights)
     return encoder
 
 
@@ -167,14 +166,14 @@ def load_pretraining_model(folder: str) -> ModelAndTokenizer:
     Raises:
         UserError: If a file or the masked-LM head is missing, or files contradict each other.
     """
-    checkpoint = open_checkpoint(folder)
-    tokenizer = checkpoint.tokenizer
-    for note in checkpoint.notes:
+    loaded = open_model(folder)
+    tokenizer = loaded.tokenizer
+    for note in loaded.notes:
         print(f"note: {note}", file=sys.stderr, flush=True)  # The output may be JSON.
-    if MASKED_LM not in checkpoint.parts:
+    if MASKED_LM not in loaded.parts:
         raise UserError(f"{folder} has no {MASKED_LM}. Pass a pre-trained model, in any format.")
-    model = build_pretraining_model(checkpoint.config)
-    if not set(checkpoint.parts) >= PRETRAINING:  # The output of the missing head would be random.
+    model = build_pretraining_model(loaded.config)
+    if not set(loaded.parts) >= PRETRAINING:  # The output of the missing head would be random.
         model = keras.Model(model.input, {"masked_lm_logits": model.output["masked_lm_logits"]}, name=model.name)
-    assign_weights(model, checkpoint.weights)
-    return ModelAndTokenizer(model, checkpoint.config, tokenizer)
+    assign_weights(model, loaded.weights)
+    return ModelAndTokenizer(model, loaded.config, tokenizer)

@@ -16,7 +16,7 @@ from official_bert.checkpoints.checkpoint import (
     TOKENIZER_FILE,
     VOCAB_FILE,
     Array,
-    Checkpoint,
+    LoadedModel,
     LoadOverrides,
 )
 from official_bert.checkpoints.formats import hugging_face_config
@@ -28,7 +28,7 @@ from official_bert.tokenization.casing import Casing
 from official_bert.utils import files
 
 
-def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
+def read_model_files(folder: str, overrides: LoadOverrides) -> LoadedModel:
     """Reads everything but the weights of a checkpoint: configuration, vocabulary, casing and labels.
 
     A folder with Hugging Face's config.json instead of bert_config.json is read as well.
@@ -38,7 +38,7 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
         overrides: The user's settings, which may name other files.
 
     Returns:
-        A Checkpoint with empty `weights`.
+        A LoadedModel with empty `weights`.
 
     Raises:
         UserError: If a file is missing or damaged, or the vocabulary does not fit the configuration.
@@ -58,7 +58,7 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
     return dataclasses.replace(resolve_tokenizer(find_tokenizer(folder), overrides, config), labels=labels)
 
 
-def _read_hugging_face(folder: str, path: str, overrides: LoadOverrides) -> Checkpoint:
+def _read_hugging_face(folder: str, path: str, overrides: LoadOverrides) -> LoadedModel:
     """Does the same as `read_model_files` for a folder with Hugging Face's config.json, whose path is `path`."""
     values = files.read_json_object(path)
     config = hugging_face_config.read_config(values, path)
@@ -96,14 +96,14 @@ def _read_labels(path: str) -> tuple[str, ...] | None:
     return tuple(labels)
 
 
-def format_model_files(checkpoint: Checkpoint) -> dict[str, str]:
+def format_model_files(model: LoadedModel) -> dict[str, str]:
     """Returns the configuration, vocabulary, casing and labels of a model as texts of files, by file name."""
-    contents = {CONFIG_FILE: checkpoint.config.to_json()}
-    if checkpoint.vocab is not None:
-        contents[VOCAB_FILE] = checkpoint.vocab
-        contents[TOKENIZER_FILE] = json.dumps(checkpoint.casing.settings, indent=2) + "\n"
-    if checkpoint.labels is not None:
-        contents[LABELS_FILE] = json.dumps(checkpoint.labels, ensure_ascii=False) + "\n"
+    contents = {CONFIG_FILE: model.config.to_json()}
+    if model.vocab is not None:
+        contents[VOCAB_FILE] = model.vocab
+        contents[TOKENIZER_FILE] = json.dumps(model.casing.settings, indent=2) + "\n"
+    if model.labels is not None:
+        contents[LABELS_FILE] = json.dumps(model.labels, ensure_ascii=False) + "\n"
     return contents
 
 

@@ -16,7 +16,7 @@ from official_bert.checkpoints.checkpoint import (
     POOLER,
     TASK_HEADS,
     Array,
-    Checkpoint,
+    LoadedModel,
 )
 from official_bert.checkpoints.formats.format import Framework
 from official_bert.checkpoints.tensors import assign_weights
@@ -58,7 +58,7 @@ def make_fixed_input(config: BertConfig) -> dict[str, Array]:
     }
 
 
-def compute_outputs(checkpoint: Checkpoint, features: Mapping[str, Array] | None = None) -> dict[str, Array]:
+def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | None = None) -> dict[str, Array]:
     """Runs our model on input features and returns the outputs of all parts that the checkpoint has.
 
     Args:
@@ -95,7 +95,7 @@ def make_fixed_texts(casing: Casing) -> list[str]:
     return [*_TEXTS, *(template.format(each) for each in contents for template in _TOKEN_TEMPLATES)]
 
 
-def compare_texts(checkpoint: Checkpoint, framework: Framework, folder: str) -> int:
+def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) -> int:
     """Compares the ids of our tokenizer with the ids of the framework that the folder's format belongs to.
 
     Returns:
@@ -120,7 +120,7 @@ def compare_texts(checkpoint: Checkpoint, framework: Framework, folder: str) -> 
     return len(texts)
 
 
-def compare_forward_pass(checkpoint: Checkpoint, framework: Framework, folder: str) -> float:
+def compare_forward_pass(checkpoint: LoadedModel, framework: Framework, folder: str) -> float:
     """Returns the largest difference between our outputs and the outputs of `framework` for the same folder.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from official_bert.checkpoints.checkpoint import Array, Checkpoint
+from official_bert.checkpoints.checkpoint import Array, LoadedModel
 from official_bert.checkpoints.vocabulary import UNUSED, split_vocab
 from official_bert.errors import UserError
 from official_bert.tokenization.added_tokens import AddedToken
@@ -16,7 +16,7 @@ from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, 
 _MARKER = re.compile(r"\[\S+\]|<\S+>")
 
 
-def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "append") -> tuple[Checkpoint, list[str]]:
+def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "append") -> tuple[LoadedModel, list[str]]:
     """Adds tokens to the vocabulary, the word embeddings and the masked-LM head of a checkpoint.
 
     The embedding of a new token, and its bias in the masked-LM head, is the mean over the WordPiece tokens that the
@@ -102,7 +102,7 @@ def _set_rows(table: Array, row_numbers: list[int], pieces: list[list[int]], use
     return grown
 
 
-def extend_positions(checkpoint: Checkpoint, length: int, how: str = "tiled") -> Checkpoint:
+def extend_positions(checkpoint: LoadedModel, length: int, how: str = "tiled") -> LoadedModel:
     """Extends the position embeddings of a checkpoint for longer sequences.
 
     Args:

@@ -22,8 +22,8 @@ from official_bert.checkpoints.checkpoint import (
     SLOTS,
     TASK_HEADS,
     Array,
-    Checkpoint,
     Inventory,
+    LoadedModel,
     LoadOverrides,
     find_part,
 )
@@ -79,15 +79,15 @@ def get_part_shapes(part: str, config: BertConfig, num_classes: int = 0) -> dict
     return {path: shape for path, shape in get_pretraining_shapes(config).items() if find_part(path) == part}
 
 
-def keep_parts(checkpoint: Checkpoint, parts: Iterable[str], format_name: str) -> Checkpoint:
-    """Returns the checkpoint without the weights of other parts, and with a note that lists the dropped parts."""
+def keep_parts(model: LoadedModel, parts: Iterable[str], format_name: str) -> LoadedModel:
+    """Returns the model without the weights of other parts, and with a note that lists the parts that were dropped."""
     parts = set(parts)
-    dropped = [part for part in checkpoint.parts if part not in parts]
+    dropped = [part for part in model.parts if part not in parts]
     if not dropped:
-        return checkpoint
-    names = {name for part in parts for name in get_part_shapes(part, checkpoint.config)}
+        return model
+    names = {name for part in parts for name in get_part_shapes(part, model.config)}
     return dataclasses.replace(
-        checkpoint, weights={name: value for name, value in checkpoint.weights.items() if name in names}
+        model, weights={name: value for name, value in model.weights.items() if name in names}
     ).add_notes(f"dropped, because the {format_name} format cannot store it: {', '.join(dropped)}")
 
 
@@ -188,7 +188,7 @@ class Naming:
         return np.ascontiguousarray(value.T if re.fullmatch(self.transposed, name) else value.reshape(shape))
 
 
-def read_weights(described: Checkpoint, source: TensorFile, naming: Naming, overrides: LoadOverrides) -> Checkpoint:
+def read_weights(described: LoadedModel, source: TensorFile, naming: Naming, overrides: LoadOverrides) -> LoadedModel:
     """Reads a model's weights from a file, and the optimizer state if `overrides` asks for it.
 
     The file must contain either all tensors of a part (encoder, pooler, each head) or no tensor of the part. Tensors

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.added_tokens import AddedToken
@@ -42,7 +42,7 @@ class FoundTokenizer:
     added_tokens: tuple[AddedToken, ...] = ()
 
 
-def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: BertConfig) -> Checkpoint:
+def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: BertConfig) -> LoadedModel:
     """Decides on a checkpoint's vocabulary and casing, from its files and the user's settings.
 
     What the folder states has priority over the user's settings, unless `overrides.replace` is true. A casing that
@@ -54,7 +54,7 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
         config: The model's configuration.
 
     Returns:
-        A Checkpoint with the configuration, vocabulary, casing and notes, and without weights.
+        A LoadedModel with the configuration, vocabulary, casing and notes, and without weights.
 
     Raises:
         UserError: If the user contradicts the folder and `overrides.replace` is false, files contradict each other, or
@@ -77,7 +77,7 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
     else:
         note = f"{found.folder} has no vocabulary; pass --vocab_file to write one with the model"
         casing = make_casing(overrides.do_lower_case is not False, overrides.strip_accents)
-        return Checkpoint(config, {}, casing=casing, notes=(note,))
+        return LoadedModel(config, {}, casing=casing, notes=(note,))
     notes += check_vocabulary(vocab, config, path)
     casing, casing_notes = _resolve_casing(found, overrides, vocab, path)
     tokens = set(split_vocab(vocab))
@@ -86,7 +86,7 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
     if dropped := [token.content for token in added if token not in kept]:
         notes += (f"{path} has no line for the added tokens {', '.join(dropped)}: they are ordinary text",)
     casing = casing._replace(added_tokens=kept)
-    return Checkpoint(config, {}, vocab, casing, found.casing is not None, notes=notes + casing_notes)
+    return LoadedModel(config, {}, vocab, casing, found.casing is not None, notes=notes + casing_notes)
 
 
 def _resolve_casing(

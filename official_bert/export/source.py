@@ -11,7 +11,7 @@ import keras
 from official_bert.checkpoints.checkpoint import MASKED_LM
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.hugging_face_tokenizer import format_tokenizer_json
-from official_bert.checkpoints.loading import assign_weights, load_encoder, open_checkpoint
+from official_bert.checkpoints.loading import assign_weights, build_loaded_encoder, open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.inference import exports
@@ -85,7 +85,7 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
     """Reads a fine-tuned model, a masked LM or an encoder, to be exported.
 
     Args:
-        folder: A path or name for `open_checkpoint`.
+        folder: A path or name for `open_model`.
         encoder: Whether to export only the encoder, without the head.
         max_seq_length: The maximum sequence length. Defaults to the length used in fine-tuning, or else the model's
             maximum.
@@ -93,24 +93,24 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
     Raises:
         UserError: If the model does not exist or lacks a vocabulary, or `max_seq_length` is out of range.
     """
-    checkpoint = open_checkpoint(folder)
-    config, tokenizer = checkpoint.config, checkpoint.tokenizer
-    if checkpoint.task_spec is None and not encoder:
-        checkpoint = finetuned.add_task_spec(checkpoint) or checkpoint
-    for note in checkpoint.notes:
+    loaded = open_model(folder)
+    config, tokenizer = loaded.config, loaded.tokenizer
+    if loaded.task_spec is None and not encoder:
+        loaded = finetuned.add_task_spec(loaded) or loaded
+    for note in loaded.notes:
         print(f"note: {note}", flush=True)
-    task_spec = dict(checkpoint.task_spec or {"max_seq_length": config.max_position_embeddings})
-    if checkpoint.task_spec is not None and not encoder:
-        model, kind = finetuned.build_model(checkpoint), task_spec["kind"]
+    task_spec = dict(loaded.task_spec or {"max_seq_length": config.max_position_embeddings})
+    if loaded.task_spec is not None and not encoder:
+        model, kind = finetuned.build_model(loaded), task_spec["kind"]
     else:
         task_spec = {"task": None, "labels": None, "max_seq_length": task_spec["max_seq_length"]}
-        if encoder or MASKED_LM not in checkpoint.parts or not config.predicts_masked_tokens:
-            model, kind = load_encoder(checkpoint), ENCODER
+        if encoder or MASKED_LM not in loaded.parts or not config.predicts_masked_tokens:
+            model, kind = build_loaded_encoder(loaded), ENCODER
         else:
             pretraining_model = build_pretraining_model(config)
             model = keras.Model(pretraining_model.input, pretraining_model.output["masked_lm_logits"], name="masked_lm")
             kind = FILL_MASK
-            assign_weights(model, checkpoint.weights)
+            assign_weights(model, loaded.weights)
     if max_seq_length is not None:
         task_spec["max_seq_length"] = max_seq_length
     if not _MIN_LENGTH <= task_spec["max_seq_length"] <= config.max_position_embeddings:
@@ -118,4 +118,4 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
             f"max_seq_length is {task_spec['max_seq_length']}; expected {_MIN_LENGTH} to "
             f"{config.max_position_embeddings}, the model's maximum"
         )
-    return ExportSource(model, config, tokenizer, checkpoint.require_vocab(), kind, task_spec)
+    return ExportSource(model, config, tokenizer, loaded.require_vocab(), kind, task_spec)

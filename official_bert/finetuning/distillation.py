@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras import ops
 
 from official_bert.checkpoints.formats import finetuned
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning.options import Options
 from official_bert.inference.keras_model import KerasRunner
@@ -79,7 +79,7 @@ def prepare_distillation(
     if not isinstance(spec, TextSpec):
         raise UserError(f"--teacher supports tasks with one answer per text; {task.name} is {spec.kind}")
     print(f"predicting {pluralize(len(examples), 'example')} with the teacher in {folder}", flush=True)
-    teacher = open_checkpoint(folder)
+    teacher = open_model(folder)
     with strategy.scope():
         model = finetuned.build_model(teacher)
     teacher_spec, expected = teacher.task_spec or {}, task.task_spec(0)

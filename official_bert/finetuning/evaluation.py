@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.checkpoints.formats import finetuned
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.model_card import CARD_FILE, Evaluation, format_model_card
@@ -66,7 +66,7 @@ def evaluate_and_predict(
     def make_predictor() -> KerasRunner:
         with strategy.scope():
             learner = create_kind_model(spec).answering_model(
-                finetuned.build_model(open_checkpoint(folder), DTYPES[options.dtype])
+                finetuned.build_model(open_model(folder), DTYPES[options.dtype])
             )
         return KerasRunner(learner, strategy, data.max_seq_length)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
-from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, ENCODER, POOLER, Array, Checkpoint, LoadOverrides
-from official_bert.checkpoints.loading import assign_weights, open_checkpoint
+from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, ENCODER, POOLER, Array, LoadedModel, LoadOverrides
+from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.checkpoints.tensors import get_part_shapes
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
@@ -20,12 +20,11 @@ from official_bert.utils.counting import pluralize
 NO_POOLER = "the checkpoint has no pooler; its weights are random"
 
 
-def read_initial_model(source: str | BertConfig, overrides: LoadOverrides | None = None) -> Checkpoint:
+def read_initial_model(source: str | BertConfig, overrides: LoadOverrides | None = None) -> LoadedModel:
     """Returns the model that fine-tuning starts from. It always has a vocabulary, but may have no weights.
 
     Args:
-        source: A path or name for `open_checkpoint`. For random weights, a BertConfig or the path of a
-            bert_config.json.
+        source: A path or name for `open_model`. For random weights, a BertConfig or the path of a bert_config.json.
         overrides: The user's vocabulary, casing and configuration, for a source without them.
 
     Raises:
@@ -39,14 +38,14 @@ def read_initial_model(source: str | BertConfig, overrides: LoadOverrides | None
             raise UserError(f"{where} contains no vocabulary; pass --vocab_file")
         untrained = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
         return untrained.add_notes("the weights are random")
-    checkpoint = open_checkpoint(source, overrides)
+    checkpoint = open_model(source, overrides)
     checkpoint.require_vocab()
     if checkpoint.task_spec is None and POOLER not in checkpoint.parts:
         return checkpoint.add_notes(NO_POOLER)
     return checkpoint
 
 
-def describe_initial_model(initial: Checkpoint, path: str, has_head: bool) -> str:
+def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> str:
     """Returns a line that tells the user what was loaded.
 
     Args:
@@ -62,7 +61,7 @@ def describe_initial_model(initial: Checkpoint, path: str, has_head: bool) -> st
     )
 
 
-def list_origin_notes(initial: Checkpoint, has_head: bool) -> tuple[str, ...]:
+def list_origin_notes(initial: LoadedModel, has_head: bool) -> tuple[str, ...]:
     """Returns a note if the initial model is fine-tuned, but only its encoder is used.
 
     Args:
@@ -75,7 +74,7 @@ def list_origin_notes(initial: Checkpoint, has_head: bool) -> tuple[str, ...]:
     return (f"the encoder comes from a model fine-tuned on {task}; its head, for {kind}, is not used",)
 
 
-def build_initial_encoder(initial: Checkpoint, seed: int, dtype: Any) -> keras.Model:
+def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.Model:
     """Builds the encoder of a loaded model. Weights that the model lacks are random.
 
     Under a distribution strategy, call it within the strategy's scope.
@@ -85,7 +84,7 @@ def build_initial_encoder(initial: Checkpoint, seed: int, dtype: Any) -> keras.M
     return encoder
 
 
-def select_head_weights(initial: Checkpoint, spec: KindSpec) -> dict[str, Array] | None:
+def select_head_weights(initial: LoadedModel, spec: KindSpec) -> dict[str, Array] | None:
     """Returns a fine-tuned model's weights of encoder and head, by variable path, if the task can use its head.
 
     Returns None if the task needs a new head. If the model has the same classes in another order, its weights are
@@ -109,7 +108,7 @@ def _has_same_head(task_spec: Mapping[str, Any], spec: KindSpec) -> bool:
 
 
 def select_checkpoint_weights(
-    initial: Checkpoint, spec: KindSpec, paths: Collection[str]
+    initial: LoadedModel, spec: KindSpec, paths: Collection[str]
 ) -> tuple[Mapping[str, Array], str | None]:
     """Selects the weights that training starts from, for an initial model that was not fine-tuned with the same head.
 

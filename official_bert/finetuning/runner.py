@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
@@ -100,7 +100,7 @@ def _run_with_strategy(options: Options, strategy: tf.distribute.Strategy, bert_
     return scores
 
 
-def _resolve_dtype(options: Options, initial_model: Checkpoint, strategy: tf.distribute.Strategy) -> Options:
+def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.distribute.Strategy) -> Options:
     """Returns the options with --dtype=auto replaced by the precision to use. A resumed run keeps its precision."""
     earlier = run_file.read_run_file(os.path.join(options.output_dir, OPTIONS_FILE)).get("dtype")
     tokens = options.train_batch_size * options.max_seq_length // strategy.num_replicas_in_sync
@@ -168,7 +168,7 @@ def _check_splits(options: Options, task: Task) -> None:
         )
 
 
-def _get_max_seq_length(options: Options, initial_model: Checkpoint) -> int:
+def _get_max_seq_length(options: Options, initial_model: LoadedModel) -> int:
     length, most = options.max_seq_length, initial_model.config.max_position_embeddings
     if length > most:
         raise UserError(f"--max_seq_length is {length}; the model accepts at most {most} tokens")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.checkpoints.checkpoint import Checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.finetuning import batches
 from official_bert.finetuning.initial_model import build_initial_encoder, select_head_weights
@@ -67,7 +67,7 @@ class Trainer:
     def __init__(
         self,
         spec: KindSpec,
-        initial_model: Checkpoint,
+        initial_model: LoadedModel,
         options: Options,
         num_rows: int,
         loss: Any = None,

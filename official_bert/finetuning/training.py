@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import run_checkpoints
-from official_bert.checkpoints.checkpoint import Checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
@@ -34,7 +34,7 @@ _LOG_STEPS = 50  # maximum number of steps between lines of the log
 def train(
     options: Options,
     data: RunData,
-    initial_model: Checkpoint,
+    initial_model: LoadedModel,
     strategy: tf.distribute.Strategy,
 ) -> dict[str, Any]:
     """Starts or resumes training, until the last step or until the scores stop improving.
@@ -91,7 +91,7 @@ class _Run:
     """
 
     def __init__(
-        self, options: Options, data: RunData, initial_model: Checkpoint, strategy: tf.distribute.Strategy
+        self, options: Options, data: RunData, initial_model: LoadedModel, strategy: tf.distribute.Strategy
     ) -> None:
         self._options, self._task, self._initial_model, self._strategy = options, data.task, initial_model, strategy
         task = self._task

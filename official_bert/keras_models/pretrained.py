@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import POOLER, TASK_HEADS, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import POOLER, TASK_HEADS, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.finetuned import get_head_kind
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
@@ -17,7 +17,7 @@ from official_bert.finetuning.initial_model import (
 from official_bert.utils.counting import pluralize
 
 
-def create_model(model_class: Any, initial: Checkpoint, settings: dict[str, Any]) -> Any:
+def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any]) -> Any:
     """Creates a TextModel with the weights of a checkpoint, and prints which weights were loaded.
 
     Args:
@@ -57,8 +57,8 @@ def create_model(model_class: Any, initial: Checkpoint, settings: dict[str, Any]
     return model
 
 
-def to_checkpoint(model: Any, path: str, overrides: LoadOverrides) -> Checkpoint:
-    """Converts a TextModel that was loaded from a .keras file to a Checkpoint, the form of all other checkpoints.
+def to_loaded_model(model: Any, path: str, overrides: LoadOverrides) -> LoadedModel:
+    """Converts a TextModel that was loaded from a .keras file to a LoadedModel, the form of all other checkpoints.
 
     Args:
         model: The TextModel.

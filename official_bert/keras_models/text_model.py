@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.checkpoints.checkpoint import Array, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned, own
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.errors import UserError
@@ -332,7 +332,7 @@ class TextModel(keras.Model):
         overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
         if isinstance(source, str) and source.endswith(".keras"):
             saved = saving.load(source, TextModel, "a model that takes text, as TextClassifier")
-            initial = pretrained.to_checkpoint(saved, source, overrides)
+            initial = pretrained.to_loaded_model(saved, source, overrides)
         else:
             initial = read_initial_model(source, overrides)
         model: Self = pretrained.create_model(cls, initial, settings)
@@ -397,7 +397,7 @@ class TextModel(keras.Model):
         if self.kinds:
             finetuned.save(folder, self, self._task_spec(), self.bert_config, self.vocab, self.casing)
         else:
-            own.save(Checkpoint(self.bert_config, self._weights(), self.vocab, self.casing), folder)
+            own.save(LoadedModel(self.bert_config, self._weights(), self.vocab, self.casing), folder)
 
     def export(
         self,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from official_bert.checkpoints import run_checkpoints
-from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, VOCAB_FILE, Checkpoint
+from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, VOCAB_FILE, LoadedModel
 from official_bert.checkpoints.model_files import check_model_files, format_model_files, read_casing
 from official_bert.checkpoints.vocabulary import check_vocabulary, split_vocab
 from official_bert.data import manifest
@@ -82,7 +82,7 @@ def check_and_resolve_options(
     records: RunRecords,
     phases: Sequence[Phase],
     resumed_from: str | None,
-    initial: Checkpoint | None,
+    initial: LoadedModel | None,
 ) -> tuple[Options, dict[str, str], Changes]:
     """Checks the options against the records, the model and an earlier start of the run. Reports all mistakes together.
 
@@ -120,7 +120,7 @@ def check_and_resolve_options(
     casing = errors.attempt(_check_vocabulary, vocab, options, config, casing, bool(manifests)) or casing or UNCASED
     strip_accents = casing.settings.get("strip_accents")
     options = dataclasses.replace(options, do_lower_case=casing.do_lower_case, strip_accents=strip_accents)
-    model_files = format_model_files(Checkpoint(config, {}, vocab, casing))
+    model_files = format_model_files(LoadedModel(config, {}, vocab, casing))
     changes: Changes | None = None
     if options.do_train and not (options.begin_anew and not resumed_from):
         changes = errors.attempt(run_metadata.check_resume_compatibility, options, config, training_records)

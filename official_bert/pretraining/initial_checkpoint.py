@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import keras
 
-from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, Checkpoint, LoadOverrides, find_part
-from official_bert.checkpoints.loading import assign_weights, open_checkpoint
+from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, LoadedModel, LoadOverrides, find_part
+from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.checkpoints.run_checkpoints import get_stored_name
 from official_bert.checkpoints.tensors import allow_hint, compare_weights, is_allowed
 from official_bert.checkpoints.vocabulary import find_vocabulary_difference
@@ -18,19 +18,19 @@ from official_bert.tokenization.casing import Casing
 from official_bert.utils import files
 
 
-def open_initial_checkpoint(options: Options, config: BertConfig) -> Checkpoint:
+def open_initial_checkpoint(options: Options, config: BertConfig) -> LoadedModel:
     """Reads --init_checkpoint. If the checkpoint has no configuration, the run's is used.
 
     Raises:
         UserError: If the checkpoint is missing or damaged, or has tensors that --init_allow does not name.
     """
-    return open_checkpoint(
+    return open_model(
         str(options.init_checkpoint), LoadOverrides(fallback_config=config, allow=list(options.init_allow))
     )
 
 
 def check_initial_checkpoint(
-    initial: Checkpoint,
+    initial: LoadedModel,
     options: Options,
     config: BertConfig,
     manifests: Iterable[manifest.Manifest],
@@ -90,7 +90,7 @@ def check_initial_checkpoint(
     return initial.casing
 
 
-def assign_initial_weights(model: keras.Model, initial: Checkpoint, allow: Sequence[str] = ()) -> list[str]:
+def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequence[str] = ()) -> list[str]:
     """Assigns the weights of a checkpoint to a pre-training model.
 
     Pre-training heads that the checkpoint lacks keep their initial weights. Task heads in the checkpoint are ignored.

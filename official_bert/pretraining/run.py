@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from official_bert.checkpoints import run_checkpoints
-from official_bert.checkpoints.checkpoint import Checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.model_files import write_model_files
 from official_bert.errors import UserError
 from official_bert.optimization import distribution
@@ -110,7 +110,7 @@ class PretrainingRun:
         self.resumed_from = checks.find_checkpoint(options)
         steps_done = run_checkpoints.parse_step(self.resumed_from) if self.resumed_from else 0
         phases = [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
-        self.initial: Checkpoint | None = None
+        self.initial: LoadedModel | None = None
         if options.init_checkpoint and not self.resumed_from:
             self.initial = initial_checkpoint.open_initial_checkpoint(options, config)
         options, self.model_files, self.changes = checks.check_and_resolve_options(

@@ -17,7 +17,7 @@ import pytest
 import official_bert
 from official_bert.adaptation import adapting, training, words
 from official_bert.adaptation.training import Adaptation, Change
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.optimization.choices import AdamOptions
@@ -38,7 +38,7 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
     assert result["domain"]["after"] < result["domain"]["before"]
     assert len(result["new_words"]) == 2
     assert result["tokens_per_word"]["after"] < result["tokens_per_word"]["before"]
-    before, after = open_checkpoint(str(source)), open_checkpoint(str(adapted))
+    before, after = open_model(str(source)), open_model(str(adapted))
     assert split_vocab(after.vocab)[77:] == result["new_words"], "the unused piece's place first"
     assert after.config.vocab_size == len(after.weights["masked_lm_output/bias"]) == before.config.vocab_size + 1
     loaded = official_bert.load_pretraining_model(str(adapted))
@@ -120,7 +120,7 @@ def test_text_of_single_sentence_documents_is_trained_without_sentence_pairs(sou
     assert "--objective=mlm" in output
     assert "it has no pooler, no next-sentence head: new weights are used" in output
     assert "3 words added, 1 of them in place of unused pieces" in output
-    assert open_checkpoint(str(folder)).tokenizer.tokenize("the <user> sat") == ["the", "<user>", "sat"]
+    assert open_model(str(folder)).tokenizer.tokenize("the <user> sat") == ["the", "<user>", "sat"]
     assert json.loads((folder / "adapt.json").read_text())["general"] is None
     assert json.loads((folder / "run.json").read_text())["flags"]["next_sentence_prediction"] is False
     new_words.write_text("sunny\nwalking\n")
@@ -211,7 +211,7 @@ def test_kill_in_each_stage_does_not_change_the_result(source, tmp_path):
         run_python(*command, check=True)
     results = [json.loads((folder / "adapt.json").read_text()) for folder in commands]
     assert results[0] == results[1]
-    weights = [open_checkpoint(str(folder)).weights for folder in commands]
+    weights = [open_model(str(folder)).weights for folder in commands]
     for name, value in weights[1].items():
         np.testing.assert_array_equal(weights[0][name], value, err_msg=name)
     assert [line["step"] for line in read_log(str(killed), "eval")] == [0, 10, 20, 30, 40]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_bert.adaptation import records
 from official_bert.checkpoints import resize
 from official_bert.checkpoints.formats import own
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from tests import make
 from tests.adaptation.adapted_models import make_options, write_text
 from tests.make import assert_refused
@@ -108,7 +108,7 @@ def test_listed_words_are_masked_together(prepare, source, tmp_path):
 def test_markers_among_the_new_words_are_tokens_of_the_records(prepare, source, tmp_path):
     text = pathlib.Path(write_text(tmp_path / "text.txt"))
     text.write_text(text.read_text().replace("cat", "<user>"))
-    grown, _ = resize.add_tokens(open_checkpoint(str(source)), ["<user>"], "unused_first")
+    grown, _ = resize.add_tokens(open_model(str(source)), ["<user>"], "unused_first")
     own.write(grown, str(tmp_path / "initial"))
     prepare(str(text))
     made = records.make_records(make_options(source, str(text), tmp_path), str(tmp_path), "initial", 1)

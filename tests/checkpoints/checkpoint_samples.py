@@ -12,11 +12,11 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_bert.checkpoints import bundle, checksums, conversion
 from official_bert.checkpoints import checkpoint as parts_of
-from official_bert.checkpoints.checkpoint import ENCODER, PARTS, POOLER, PRETRAINING, SLOTS, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, PARTS, POOLER, PRETRAINING, SLOTS, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.hugging_face_files import HEADS as HEADS_OF_CLASSES
 from official_bert.checkpoints.formats.hugging_face_files import find_class
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.checkpoints.tensors import get_part_shapes
 from official_bert.modeling.config import BertConfig
@@ -43,7 +43,7 @@ HUGGING_FACE_CLASSES = {
 }
 
 
-def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int = 3, seed: int = 0) -> Checkpoint:
+def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int = 3, seed: int = 0) -> LoadedModel:
     """Returns a checkpoint with these parts. Its weights are large enough that each of them affects the outputs."""
     rng = np.random.default_rng(seed)
     weights = {
@@ -52,10 +52,10 @@ def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int
         if part in parts
         for name, shape in get_part_shapes(part, config, classes).items()
     }
-    return Checkpoint(config, weights, vocab=VOCAB)
+    return LoadedModel(config, weights, vocab=VOCAB)
 
 
-def add_optimizer_state(checkpoint: Checkpoint, step: int = 7) -> Checkpoint:
+def add_optimizer_state(checkpoint: LoadedModel, step: int = 7) -> LoadedModel:
     rng = np.random.default_rng(1)
     slots = {
         f"{name}/{slot}": np.abs(rng.normal(0, 1e-3, value.shape)).astype(np.float32)
@@ -65,7 +65,7 @@ def add_optimizer_state(checkpoint: Checkpoint, step: int = 7) -> Checkpoint:
     return dataclasses.replace(checkpoint, slots=slots, step=step)
 
 
-def write_sample(format_name: str, folder: pathlib.Path) -> Checkpoint:
+def write_sample(format_name: str, folder: pathlib.Path) -> LoadedModel:
     """Writes a tiny checkpoint and returns the expected result of reading it."""
     checkpoint = sample(SAMPLE_CONFIG)
     folder.mkdir(exist_ok=True)
@@ -74,11 +74,11 @@ def write_sample(format_name: str, folder: pathlib.Path) -> Checkpoint:
     if format_name == "model_garden":
         write_model_garden("trained", folder)
         checksums.write(str(folder), ["bert_config.json", "vocab.txt", "tokenizer_config.json"], {})
-        return open_checkpoint(str(folder))
+        return open_model(str(folder))
     return FORMATS[format_name].write(checkpoint, str(folder))
 
 
-def write_hugging_face(checkpoint: Checkpoint, folder: pathlib.Path) -> None:
+def write_hugging_face(checkpoint: LoadedModel, folder: pathlib.Path) -> None:
     """Writes a checkpoint as Hugging Face does, without checksums."""
     FORMATS["hugging_face"].write(checkpoint, str(folder))
     (folder / "checksums.json").unlink()
@@ -104,7 +104,7 @@ def unpacked(library: str, folder: pathlib.Path) -> pathlib.Path:
     return folder / library
 
 
-def assert_equal(a: Checkpoint, b: Checkpoint) -> None:
+def assert_equal(a: LoadedModel, b: LoadedModel) -> None:
     """Asserts that two checkpoints are equal bit for bit, except for the notes on how they were read."""
     for field in ("config", "vocab", "casing", "labels"):
         assert getattr(a, field) == getattr(b, field), field
@@ -118,7 +118,7 @@ def assert_equal(a: Checkpoint, b: Checkpoint) -> None:
         assert a.step == b.step
 
 
-def assert_fits(checkpoint: Checkpoint) -> None:
+def assert_fits(checkpoint: LoadedModel) -> None:
     """Asserts that the weights, configuration, vocabulary and labels of a checkpoint form a model."""
     classifier = [value for name, value in checkpoint.weights.items() if name.endswith("classifier/bias")]
     classes = len(classifier[0]) if classifier else 0
@@ -167,7 +167,7 @@ def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.n
 
 def read_refusal(folder: pathlib.Path, **overrides: Any) -> str:
     """Returns the error message of reading a checkpoint."""
-    return refusal(open_checkpoint, str(folder), LoadOverrides(**overrides))
+    return refusal(open_model, str(folder), LoadOverrides(**overrides))
 
 
 def convert(source: pathlib.Path, target: pathlib.Path, **changes: Any) -> list[str]:

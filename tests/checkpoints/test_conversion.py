@@ -17,7 +17,7 @@ from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, keras_hub, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.format import Framework
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE
 from official_bert.modeling.config import BertConfig
 from tests.checkpoints import checkpoint_samples as samples
@@ -36,7 +36,7 @@ def test_duplicate_and_blank_lines_of_a_vocabulary_are_preserved(name, odd, tiny
     vocab = "\n".join([*(checkpoint.vocab or "").split("\n")[:-3], odd, "sat", ""])
     tf1.write(dataclasses.replace(checkpoint, vocab=vocab), str(tmp_path / "google"))
     samples.convert(tmp_path / "google", tmp_path / "out", to_format=name)
-    assert open_checkpoint(str(tmp_path / "out")).vocab == vocab
+    assert open_model(str(tmp_path / "out")).vocab == vocab
 
 
 def test_what_is_lost_or_changed_on_the_way_is_detected(tiny_config: BertConfig, tmp_path, monkeypatch):
@@ -138,7 +138,7 @@ def test_a_regression_with_several_outputs_is_refused_as_a_finetuned_model(tiny_
 
 def count_tensors(folder: pathlib.Path, **given) -> tuple[int, dict[str, int]]:
     """Returns the number of loaded tensors, and of ignored tensors by kind (without the text in parentheses)."""
-    inventory = open_checkpoint(str(folder), LoadOverrides(**given)).inventory
+    inventory = open_model(str(folder), LoadOverrides(**given)).inventory
     kinds = {kind.split(" (")[0]: len(names) for kind, names in inventory.left_behind.items()}
     return len(inventory.loaded), kinds
 

@@ -12,10 +12,10 @@ from safetensors.numpy import load_file, save_file
 
 import official_bert
 from official_bert.checkpoints import bundle, parity
-from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.run_checkpoints import get_stored_name
 from official_bert.checkpoints.tensors import get_pretraining_shapes
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
@@ -58,7 +58,7 @@ def test_written_checkpoints_are_read_back_bit_for_bit(format_name, parts, casin
     checkpoint = dataclasses.replace(checkpoint, vocab=checkpoint.vocab.replace("\nsun\n", "\nsün\n"))
     assert set(checkpoint.parts) == set(parts)
     FORMATS[format_name].write(checkpoint, str(tmp_path))
-    again = open_checkpoint(str(tmp_path))
+    again = open_model(str(tmp_path))
     assert again.source.format == format_name
     assert_equal(checkpoint, again)
 
@@ -67,8 +67,8 @@ def test_written_checkpoints_are_read_back_bit_for_bit(format_name, parts, casin
 def test_optimizer_state_and_step_are_read_on_request(format_name: str, tiny_config: BertConfig, tmp_path):
     checkpoint = add_optimizer_state(sample(tiny_config))
     FORMATS[format_name].write(checkpoint, str(tmp_path))
-    assert_equal(checkpoint, open_checkpoint(str(tmp_path), LoadOverrides(optimizer=True)))
-    assert not open_checkpoint(str(tmp_path)).slots
+    assert_equal(checkpoint, open_model(str(tmp_path), LoadOverrides(optimizer=True)))
+    assert not open_model(str(tmp_path)).slots
 
 
 def test_names_of_classes_are_preserved_unless_they_are_placeholders(tiny_config: BertConfig, tmp_path: pathlib.Path):
@@ -76,14 +76,14 @@ def test_names_of_classes_are_preserved_unless_they_are_placeholders(tiny_config
     labels, placeholders = ("yes", "no", "möglich"), ("LABEL_0", "LABEL_1", "LABEL_2")
     for format_name in ("tf1", "official_bert", "hugging_face"):
         FORMATS[format_name].write(dataclasses.replace(checkpoint, labels=labels), str(tmp_path / format_name))
-        assert open_checkpoint(str(tmp_path / format_name)).labels == labels
+        assert open_model(str(tmp_path / format_name)).labels == labels
     hugging_face.write(dataclasses.replace(checkpoint, labels=placeholders), str(tmp_path / "placeholders"))
-    assert open_checkpoint(str(tmp_path / "placeholders")).labels is None
+    assert open_model(str(tmp_path / "placeholders")).labels is None
     (tmp_path / "tf1" / "checksums.json").unlink()
     (tmp_path / "tf1" / "labels.json").write_text('["yes", "no"]')
     assert "names 2 classes, but the classifier has 3" in read_refusal(tmp_path / "tf1")
     tf1.write(dataclasses.replace(sample(tiny_config), labels=labels), str(tmp_path / "headless"))
-    assert "no classifier" in open_checkpoint(str(tmp_path / "headless")).notes[-1]
+    assert "no classifier" in open_model(str(tmp_path / "headless")).notes[-1]
 
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
@@ -94,7 +94,7 @@ def test_half_precision_is_converted_exactly(kind: type, tiny_config: BertConfig
     path = tmp_path / "model.safetensors"
     save_file({name: value.astype(kind) for name, value in load_file(path).items()}, path)
     rounded = {name: value.astype(kind).astype(np.float32) for name, value in checkpoint.weights.items()}
-    assert_equal(dataclasses.replace(checkpoint, weights=rounded), open_checkpoint(str(tmp_path)))
+    assert_equal(dataclasses.replace(checkpoint, weights=rounded), open_model(str(tmp_path)))
 
 
 def test_our_format_stores_every_weight_of_the_model(tiny_config: BertConfig, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_our_format_stores_every_weight_of_the_model(tiny_config: BertConfig, tm
     path = add_attention_weight(monkeypatch)
     checkpoint = add_optimizer_state(sample(tiny_config))
     FORMATS["official_bert"].write(checkpoint, str(tmp_path / "after"))
-    assert_equal(checkpoint, open_checkpoint(str(tmp_path / "after"), LoadOverrides(optimizer=True)))
+    assert_equal(checkpoint, open_model(str(tmp_path / "after"), LoadOverrides(optimizer=True)))
     official_bert.load(str(tmp_path / "after"))
     stored = get_stored_name(path)
     assert f"{tiny_config.num_hidden_layers} missing: {stored}" in read_refusal(tmp_path / "before")
@@ -123,7 +123,7 @@ def test_our_format_stores_every_weight_of_the_model(tiny_config: BertConfig, tm
 def test_a_file_in_the_folder_can_be_passed(format_name: str, file: str, tiny_config: BertConfig, tmp_path):
     checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER}))
     FORMATS[format_name].write(checkpoint, str(tmp_path))
-    again = open_checkpoint(str(tmp_path / file))
+    again = open_model(str(tmp_path / file))
     assert again.source.format == format_name
     assert_equal(checkpoint, again)
 
@@ -157,7 +157,7 @@ def test_the_accent_flags_apply_if_no_file_states_the_casing(tiny_config: BertCo
     vocab = "\n".join([*SPECIAL_TOKENS, "über", "a"]) + "\n"
     found = FoundTokenizer("model", {"vocab.txt": vocab}, None, "tokenizer_config.json")
 
-    def resolve(**given: bool) -> Checkpoint:
+    def resolve(**given: bool) -> LoadedModel:
         return resolve_tokenizer(found, LoadOverrides(**given), tiny_config)
 
     assert resolve().casing == UNCASED

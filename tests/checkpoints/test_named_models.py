@@ -12,7 +12,7 @@ from huggingface_hub import constants
 
 from official_bert.checkpoints import loading, named_models
 from official_bert.checkpoints.formats import tf1
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning.initial_model import read_initial_model
 from tests.checkpoints import checkpoint_samples as samples
 from tests.checkpoints import hub_server
@@ -67,14 +67,14 @@ def released(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_names_on_the_hub_are_accepted_as_checkpoints(on_hub: pathlib.Path, server: Server, tmp_path: pathlib.Path):
-    expected = open_checkpoint(str(on_hub))
-    samples.assert_equal(open_checkpoint("hf://owner/name"), expected)
+    expected = open_model(str(on_hub))
+    samples.assert_equal(open_model("hf://owner/name"), expected)
     assert not [path for path in server.asked if path.endswith(("pytorch_model.bin", "tf_model.h5"))]
     assert loading.load("hf://owner/name@v1").tokenizer.tokenize("the cat") == ["the", "cat"]
     assert read_initial_model("hf://owner/name").vocab == expected.vocab
     alone = samples.unpacked("transformers", tmp_path) / "shards"  # only weights of TensorFlow
     server.add_repository("owner/alone", alone, ["main"])
-    samples.assert_equal(open_checkpoint("hf://owner/alone"), open_checkpoint(str(alone)))
+    samples.assert_equal(open_model("hf://owner/alone"), open_model(str(alone)))
 
 
 def test_without_network_the_cache_is_used_or_the_error_explains_what_to_do(on_hub, server, monkeypatch):
@@ -95,16 +95,16 @@ def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, 
     server.most_bytes = most_bytes
     for name, fragment in (("hf://owner/name", "hf://owner/name"), (NAME, f"{TINY}.zip")):
         for _ in range(2):  # the second attempt finds the files left by the first
-            assert fragment in refusal(open_checkpoint, name)
+            assert fragment in refusal(open_model, name)
     server.most_bytes = None
-    samples.assert_equal(open_checkpoint("hf://owner/name"), open_checkpoint(str(on_hub)))
-    samples.assert_equal(open_checkpoint(NAME), open_checkpoint(str(released)))
+    samples.assert_equal(open_model("hf://owner/name"), open_model(str(on_hub)))
+    samples.assert_equal(open_model(NAME), open_model(str(released)))
 
 
 @pytest.mark.parametrize("prefix", [f"{TINY}/", ""])
 def test_googles_releases_are_downloaded_once(prefix: str, released: pathlib.Path, server: Server, tmp_path):
     server.publish(hub_server.google_zip(released, prefix))
-    samples.assert_equal(open_checkpoint(NAME), open_checkpoint(str(released)))
+    samples.assert_equal(open_model(NAME), open_model(str(released)))
     named_models.get_google_release.cache_clear()
     assert named_models.get_google_release(NAME) == str(tmp_path / "cache" / "google" / TINY)
     assert len(server.asked) == 1
@@ -139,10 +139,10 @@ def test_a_damaged_download_leaves_no_files(released: pathlib.Path, server: Serv
     content[len(content) // 2] ^= 1
     for received, message in ((bytes(content), "Bad CRC"), (b"<html>", "not a zip file")):
         server.publish(received)
-        assert message in refusal(open_checkpoint, NAME)
+        assert message in refusal(open_model, NAME)
     del server.files[f"/2020_02_20/{TINY}.zip"]
-    assert_refused(f"{server.address}/2020_02_20/{TINY}.zip.*404", open_checkpoint, NAME)
-    assert "uncased_L-12_H-768_A-12" in refusal(open_checkpoint, "google://uncased_L-3_H-128_A-2")
+    assert_refused(f"{server.address}/2020_02_20/{TINY}.zip.*404", open_model, NAME)
+    assert "uncased_L-12_H-768_A-12" in refusal(open_model, "google://uncased_L-3_H-128_A-2")
     assert not place.exists()
     place.write_text("")
     assert f"{place} is a file" in refusal(named_models.get_google_release, NAME)
@@ -162,12 +162,12 @@ def test_names_without_a_scheme_are_downloaded_from_their_source(
         (f"google/bert_{TINY}", NAME, released),
     ):
         for _ in range(2):  # the note is printed once
-            samples.assert_equal(open_checkpoint(name), open_checkpoint(str(expected)))
+            samples.assert_equal(open_model(name), open_model(str(expected)))
         assert capsys.readouterr().out.count(f"{name} is read from {source}") == 1
-    assert read_initial_model("bert-tiny").vocab == open_checkpoint(str(released)).vocab
+    assert read_initial_model("bert-tiny").vocab == open_model(str(released)).vocab
     samples.convert(pathlib.Path("bert-tiny"), pathlib.Path("bert-base-uncased"))
     # A folder with that name takes precedence, even if the name was resolved to another source before.
-    samples.assert_equal(open_checkpoint("bert-base-uncased"), open_checkpoint(str(released)))
+    samples.assert_equal(open_model("bert-base-uncased"), open_model(str(released)))
     assert capsys.readouterr().out == ""
 
 
@@ -182,10 +182,10 @@ def test_names_without_a_scheme_are_downloaded_from_their_source(
     ("hf://owner/../name", "expected hf://owner/name"),
 ])  # fmt: skip
 def test_unknown_names_are_explained_without_network(name: str, fragment: str, server: Server):
-    for read in (open_checkpoint, read_initial_model):
+    for read in (open_model, read_initial_model):
         assert fragment in refusal(read, name)
     assert not server.asked
-    assert "hf://owner/gone" in refusal(open_checkpoint, "hf://owner/gone")
+    assert "hf://owner/gone" in refusal(open_model, "hf://owner/gone")
 
 
 def test_the_list_of_names_has_the_published_sizes_and_needs_no_network(server: Server):

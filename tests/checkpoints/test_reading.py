@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.all_formats import FORMATS
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.tensors import Naming, TensorFile, look_up_name, read_weights
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, change_json, read_refusal, sample, write_sample
 from tests.make import refusal
@@ -83,7 +83,7 @@ def test_formats_lack_some_variables_and_no_pattern_of_other_programs_hides_the_
     assert look_up_name({"pooler": "dense"}, {"kernel": "/weight"}, "pooler/kernel") == "dense/weight"
     assert look_up_name({"pooler": "dense"}, {"kernel": "/weight"}, "pooler/scale") is None
     source, naming = TensorFile("file", {}, {}.__getitem__), Naming(str, foreign={"of other programs": ".*"})
-    message = refusal(read_weights, Checkpoint(SAMPLE_CONFIG, {}), source, naming, LoadOverrides())
+    message = refusal(read_weights, LoadedModel(SAMPLE_CONFIG, {}), source, naming, LoadOverrides())
     assert "word_embeddings/embeddings" in message
 
 
@@ -96,7 +96,7 @@ def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_
         digests.write_text(f'{{"files": {{}}, "tensors": {tensors}}}')
         assert str(digests) in read_refusal(tmp_path)
     digests.unlink()
-    assert open_checkpoint(str(tmp_path)).config.num_attention_heads == 4
+    assert open_model(str(tmp_path)).config.num_attention_heads == 4
 
 
 def test_paths_without_a_checkpoint_and_pickled_weights_are_refused(tmp_path: pathlib.Path):

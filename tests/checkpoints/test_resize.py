@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints import parity, resize
-from official_bert.checkpoints.checkpoint import Checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.formats import tf1
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.modeling.config import BertConfig
 from tests.checkpoints.checkpoint_samples import add_optimizer_state, convert, sample
@@ -26,7 +26,7 @@ PIECES = {
 }
 
 
-def assert_mean(before: Checkpoint, after: Checkpoint, row: int, token: str) -> None:
+def assert_mean(before: LoadedModel, after: LoadedModel, row: int, token: str) -> None:
     """Asserts that the row of a new token is the mean of the rows of its pieces, or of all tokens if it has none."""
     rows = [WORDS.index(piece) for piece in PIECES[token].split()] or range(len(WORDS))
     for name in (WORD_TABLE, BIAS):
@@ -55,7 +55,7 @@ def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig,
     (tmp_path / "new.txt").write_text("[E1]\ndogs\n<user>\n日\n", encoding="utf-8")
     lines = convert(tmp_path / "google", tmp_path / "out", new_tokens_file=str(tmp_path / "new.txt"), to_format="tf1")
     assert any("4 tokens in new rows" in line and "were [UNK]: [E1], 日" in line for line in lines)
-    after = open_checkpoint(str(tmp_path / "out"))
+    after = open_model(str(tmp_path / "out"))
     ids, _ = after.tokenizer.encode(["[E1] the dogs[E1]<user>!"])
     assert ids.tolist() == [78, WORDS.index("the"), 79, 78, 80, WORDS.index("!")]
     assert_mean(before, after, 80, "<user>")

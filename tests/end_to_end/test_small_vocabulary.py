@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE
 from official_bert.pretraining.run import pretrain
 from tests.conftest import WORDS
@@ -36,7 +36,7 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
     expected = np.asarray(official_bert.load("run").model(ids)["sequence_output"])
     for name in WRITABLE:
         assert note in run("convert", "--from=run", f"--to={name}", f"--to_format={name}"), name
-        checkpoint, again = open_checkpoint(name), official_bert.load(name)
+        checkpoint, again = open_model(name), official_bert.load(name)
         assert (checkpoint.config.vocab_size, (checkpoint.vocab or "").split()) == (ROWS, WORDS), name
         assert again.model.get_layer("word_embeddings").embeddings.shape[0] == ROWS
         np.testing.assert_allclose(np.asarray(again.model(ids)["sequence_output"]), expected, atol=1e-5)
@@ -45,7 +45,7 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
     data = "--task=table --train_file=data.csv --eval_file=data.csv --train_batch_size=8"
     tune = "--init=run --output_dir=tuned --do_train --do_eval --num_train_epochs=1 --max_seq_length=16"
     assert f"note: {note}" in run("finetune", *data.split(), *tune.split())
-    assert open_checkpoint("tuned").config.vocab_size == ROWS
+    assert open_model("tuned").config.vocab_size == ROWS
 
     for source, export_dir, *flags in (("tuned", "a"), ("run", "b"), ("run", "c", "--encoder")):
         run("export", f"--model_dir={source}", f"--export_dir={export_dir}", "--max_seq_length=16", *flags)

@@ -55,7 +55,7 @@ def test_a_teacher_predicts_with_its_own_window_length(options, monkeypatch: pyt
             assert features.details["example"].tolist() == [0, 0, 1]
             return logits
 
-    monkeypatch.setattr(distillation, "open_checkpoint", lambda folder: teacher)
+    monkeypatch.setattr(distillation, "open_model", lambda folder: teacher)
     monkeypatch.setattr(finetuned, "build_model", lambda loaded: None)
     monkeypatch.setattr(distillation, "KerasRunner", Runner)
     features = head.featurize(examples, tokenizer, 4)  # the student's windows have two tokens

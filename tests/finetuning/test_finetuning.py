@@ -11,7 +11,7 @@ import pytest
 
 from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import finetuned
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.finetuning.initial_model import build_initial_encoder, read_initial_model
 from official_bert.inference.keras_model import KerasRunner
@@ -30,7 +30,7 @@ SHORT = {"num_train_epochs": 1.0, "do_eval": False, "do_predict": False}
 
 
 def assert_same_weights(one: str, other: str):
-    for expected, found in zip(*(open_checkpoint(path).weights.values() for path in (one, other)), strict=True):
+    for expected, found in zip(open_model(one).weights.values(), open_model(other).weights.values(), strict=True):
         np.testing.assert_array_equal(expected, found)
 
 
@@ -79,7 +79,7 @@ def test_a_run_learns_and_writes_its_model_scores_predictions_and_logs(trained):
     assert list(events["train"]["loss"]) == [line["step"] for line in losses]
     assert events["eval"]["dev/accuracy"] == pytest.approx({line["step"]: line["dev/accuracy"] for line in scores})
     assert max(line["dev/accuracy"] for line in scores) == pytest.approx(trained.scores["dev"]["accuracy"])
-    assert (open_checkpoint(str(folder)).task_spec or {})["labels"] == ["bad", "good"]
+    assert (open_model(str(folder)).task_spec or {})["labels"] == ["bad", "good"]
 
 
 def test_a_run_that_was_killed_ends_with_the_same_weights(trained, tmp_path, capsys):
@@ -159,7 +159,7 @@ def test_early_stopping_class_weights_layer_decay_and_freezing_work_together(opt
     runner.run(change(options, **early, **changes))
     assert "stopped early" in capsys.readouterr().out
     initial = read_initial_model(options.init, LoadOverrides(vocab_file=options.vocab_file))
-    weights = open_checkpoint(options.output_dir).weights
+    weights = open_model(options.output_dir).weights
     start = {each.path: each for each in build_initial_encoder(initial, options.random_seed, "float32").variables}
     np.testing.assert_array_equal(weights["word_embeddings/embeddings"], start["word_embeddings/embeddings"])
     assert any(not np.array_equal(value, start[path]) for path, value in weights.items() if path in start)
@@ -257,7 +257,7 @@ def test_multi_label_results_contain_the_scores_of_each_label(options, tmp_path)
 def test_temperature_and_thresholds_are_chosen_on_the_evaluation_data_and_stored(copied, trained, tmp_path, capsys):
     decided = change(copied, do_train=False, do_predict=False, calibrate=True, min_confidence=0.6)
     scores = runner.run(decided)
-    spec = open_checkpoint(copied.output_dir).task_spec or {}  # also verifies the checksums
+    spec = open_model(copied.output_dir).task_spec or {}  # also verifies the checksums
     assert spec["min_confidence"] == 0.6
     assert spec["temperature"] != 1.0
     assert "existing exports do not include them" in capsys.readouterr().out

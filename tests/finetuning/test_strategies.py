@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import pytest
 
-from official_bert.checkpoints.checkpoint import Checkpoint
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.finetuning import batches
 from official_bert.finetuning.options import Options
@@ -51,7 +51,7 @@ def make_trainer(kind: str, strategy: str, head_dropout: float = 0.0, micro_batc
     head = VectorSpec(normalize=True) if kind == VECTORS else SPECS[kind](labels=tuple(map(str, range(CLASSES))))
     # Vectors of small weights are nearly equal.
     config = tiny_config(num_hidden_layers=1, initializer_range=0.2, **WITHOUT_DROPOUT) if kind == VECTORS else CONFIG
-    initial_model = Checkpoint(config, {}, VOCAB, UNCASED)
+    initial_model = LoadedModel(config, {}, VOCAB, UNCASED)
     trainer = Trainer(head, initial_model, options, ROWS, strategy=distribution.get_strategy(strategy))
     assert trainer.num_steps == STEPS
     for layer in trainer.model._flatten_layers():
@@ -229,7 +229,7 @@ def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     one, two = tmp_path / "one", tmp_path / "two"
-    for expected, found in zip(*(open_checkpoint(str(each)).weights.values() for each in (one, two)), strict=True):
+    for expected, found in zip(*(open_model(str(each)).weights.values() for each in (one, two)), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     for name in ("results.json", "eval.jsonl"):
         assert (two / name).read_text() == (one / name).read_text()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints.checkpoint import Checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning import batches, training_step
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer, count_steps
@@ -27,7 +27,7 @@ ROWS = 12  # three batches
 
 
 def make_trainer(head: KindSpec = ClassificationSpec(labels=tuple("abcd")), **changes) -> Trainer:  # noqa: B008
-    initial_model, options = Checkpoint(tiny_config(), {}, VOCAB, UNCASED), dataclasses.replace(OPTIONS, **changes)
+    initial_model, options = LoadedModel(tiny_config(), {}, VOCAB, UNCASED), dataclasses.replace(OPTIONS, **changes)
     return Trainer(head, initial_model, options, ROWS)
 
 

@@ -62,7 +62,7 @@ def test_vocabulary_may_have_equal_lines(tmp_path: pathlib.Path):
 def test_masks_are_filled_without_pooler_and_next_sentence_head(
     model_dir: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
-    masked_lm = keep_parts(loading.open_checkpoint(model_dir), {ENCODER, MASKED_LM}, "")
+    masked_lm = keep_parts(loading.open_model(model_dir), {ENCODER, MASKED_LM}, "")
     (tmp_path / "masked_lm").mkdir()
     FORMATS["hugging_face"].write(masked_lm, str(tmp_path / "masked_lm"))
     loaded = loading.load_pretraining_model(str(tmp_path / "masked_lm"))

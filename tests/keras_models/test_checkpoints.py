@@ -10,7 +10,7 @@ import tensorflow as tf
 import official_bert
 from official_bert.checkpoints import conversion
 from official_bert.checkpoints.checkpoint import PRETRAINING
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model
 from official_bert.tokenization.added_tokens import AddedToken
@@ -38,12 +38,12 @@ def pretrained(tmp_path_factory) -> str:
 
 
 def test_a_trained_masked_lm_is_saved_as_a_complete_pretraining_checkpoint(pretrained, tmp_path, capsys):
-    folder, kept = str(tmp_path / "adapted"), open_checkpoint(pretrained).weights
+    folder, kept = str(tmp_path / "adapted"), open_model(pretrained).weights
     model = official_bert.MaskedLM.from_checkpoint(pretrained)
     model.compile("sgd", run_eagerly=True)
     model.fit(TEXTS, verbose=0)
     model.save_checkpoint(folder)
-    checkpoint = open_checkpoint(folder)
+    checkpoint = open_model(folder)
     assert set(checkpoint.parts) == PRETRAINING  # includes the parts that a masked LM does not use
     assert_has(model, checkpoint.weights)
     assert any((kept[path] != value).any() for path, value in checkpoint.weights.items())
@@ -72,7 +72,7 @@ def test_save_checkpoint_replaces_its_own_folder_but_no_other_files(tmp_path, mo
         patched.setattr(tf.train.Checkpoint, "write", stopped)
         with pytest.raises(KeyboardInterrupt):
             model.save_checkpoint(str(folder))
-    assert_has(first, open_checkpoint(str(folder)).weights)  # a save that is stopped leaves the earlier weights
+    assert_has(first, open_model(str(folder)).weights)  # a save that is stopped leaves the earlier weights
     model.save_checkpoint(str(folder))
     assert_has(official_bert.MaskedLM.from_checkpoint(str(folder)), list_weights(model))
     assert len(list(folder.glob("ckpt-*"))) == 2  # an index file and a data file
@@ -100,9 +100,9 @@ def test_from_checkpoint_accepts_keras_files_of_all_models(pretrained, tmp_path,
     # The file of a masked LM also contains the pooler and the next-sentence head.
     official_bert.MaskedLM.from_checkpoint(pretrained).save(masked)
     official_bert.MaskedLM.from_checkpoint(masked).save_checkpoint(str(tmp_path / "again"))
-    again = open_checkpoint(str(tmp_path / "again")).weights
+    again = open_model(str(tmp_path / "again")).weights
     assert_has(official_bert.TextEncoder.from_checkpoint(masked), again)
-    keras.tree.map_structure(np.testing.assert_array_equal, again, open_checkpoint(pretrained).weights)
+    keras.tree.map_structure(np.testing.assert_array_equal, again, open_model(pretrained).weights)
     assert "random" not in capsys.readouterr().out
 
 
@@ -141,7 +141,7 @@ def test_lora_updates_are_merged_into_the_saved_weights(tmp_path):
     layer.enable_lora(2)
     layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
     encoder.save_checkpoint(str(tmp_path / "model"))
-    np.testing.assert_array_equal(open_checkpoint(f"{tmp_path}/model").weights["layer_0_output/kernel"], layer.kernel)
+    np.testing.assert_array_equal(open_model(str(tmp_path / "model")).weights["layer_0_output/kernel"], layer.kernel)
 
 
 @pytest.mark.usefixtures("pause_collection")

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.checkpoints.checkpoint import Checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.kinds.model import create_kind_model
@@ -59,7 +59,7 @@ def test_the_command_and_fit_take_the_same_steps():
         warmup_proportion=0.25, max_seq_length=16, random_seed=7, layer_decay=0.5,
     )  # fmt: skip
     model, head = build(seed=7), GlueTask("sst-2", GlueOptions()).spec
-    command = Trainer(head, Checkpoint(model.bert_config, {}, VOCAB, UNCASED), options, len(TEXTS))
+    command = Trainer(head, LoadedModel(model.bert_config, {}, VOCAB, UNCASED), options, len(TEXTS))
     model.compile(learning_rate=1e-2, warmup_proportion=0.25, layer_decay=0.5)
     means: list[float] = []
     features = model.spec.featurize(model.spec.make_examples(TEXTS, LABELS), model._tokenizer, 16)

@@ -3,9 +3,9 @@ import keras
 import numpy as np
 import pytest
 
-from official_bert.checkpoints.checkpoint import Checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.formats import finetuned
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.kinds import names
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.regression.model import build_regressor
@@ -78,14 +78,14 @@ def test_a_fine_tuned_model_is_read_again_and_a_damaged_one_is_named(tmp_path):
     finetuned.save(folder, model, DESCRIPTION, CONFIG, VOCAB)
     with h5py.File(path) as weights:
         assert "optimizer" not in weights
-    again, inputs = open_checkpoint(folder), make_inputs("classification")
+    again, inputs = open_model(folder), make_inputs("classification")
     assert (again.config, again.task_spec) == (CONFIG, DESCRIPTION)
     assert again.tokenizer.tokenize("The cat") == ["the", "cat"]
     np.testing.assert_array_equal(finetuned.build_model(again)(inputs), model(inputs))
-    assert_refused("no task.json", finetuned.build_model, Checkpoint(CONFIG, {}))
+    assert_refused("no task.json", finetuned.build_model, LoadedModel(CONFIG, {}))
     path.write_bytes(path.read_bytes()[:1000])
-    assert_refused("model.weights.h5 does not match its checksum", open_checkpoint, folder)
+    assert_refused("model.weights.h5 does not match its checksum", open_model, folder)
     (tmp_path / "model" / "checksums.json").unlink()
-    assert_refused("model.weights.h5 is damaged: ", open_checkpoint, folder)
+    assert_refused("model.weights.h5 is damaged: ", open_model, folder)
     (tmp_path / "model" / "task.json").write_text('{"task": "t"}')
-    assert_refused("kind, pair", open_checkpoint, folder)
+    assert_refused("kind, pair", open_model, folder)

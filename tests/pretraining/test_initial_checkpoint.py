@@ -10,7 +10,7 @@ from official_bert.checkpoints import checkpoint
 from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.checkpoints.formats.all_formats import FORMATS
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.modeling.pretraining_model import build_pretraining_model
@@ -36,7 +36,7 @@ def test_weights_of_every_format_are_loaded(format_name, model, tiny_config, tmp
     written = FORMATS[format_name].write(sample(tiny_config), str(tmp_path))
     for variable in model.variables:
         variable.assign(tf.zeros(variable.shape))
-    initial = open_checkpoint(str(tmp_path))
+    initial = open_model(str(tmp_path))
     lines = assign_initial_weights(model, initial)
     for path, value in list_weights(model).items():
         np.testing.assert_array_equal(value, written.weights.get(path, 0.0))
@@ -60,7 +60,7 @@ def test_missing_heads_are_initialized_and_task_heads_ignored(parts, new, unused
 
 def test_google_checkpoint_variables_are_read_by_name(test_data):
     path = str(test_data / "checkpoints" / "toy_tf1" / "bert_model.ckpt")
-    toy = open_checkpoint(path)
+    toy = open_model(path)
     model = build_pretraining_model(toy.config)
     lines = assign_initial_weights(model, toy)
     assert lines[-1].startswith("46 tensors loaded, 0 missing, 0 unused; 93 other tensors")
@@ -77,7 +77,7 @@ def test_init_allow_permits_missing_and_unused_tensors(tiny_config, tmp_path):
     config = dataclasses.replace(tiny_config, num_hidden_layers=1, intermediate_size=32)
 
     def read(*allow):
-        return open_checkpoint(str(tmp_path), LoadOverrides(fallback_config=config, allow=allow))
+        return open_model(str(tmp_path), LoadOverrides(fallback_config=config, allow=allow))
 
     unexpected = r"unexpected: model/layer_1_.*--init_allow=model/layer_1_"
     assert_refused(unexpected, read, "layer_0_output/kernel", "layer_0_intermediate/.*")
@@ -98,7 +98,7 @@ def test_init_allow_permits_missing_and_unused_tensors(tiny_config, tmp_path):
 
 def test_weights_that_the_model_lacks_are_rejected(tiny_config, tmp_path):
     hugging_face.write(sample(tiny_config), str(tmp_path))
-    initial, smaller = open_checkpoint(str(tmp_path)), build_pretraining_model(make.tiny_config(num_hidden_layers=1))
+    initial, smaller = open_model(str(tmp_path)), build_pretraining_model(make.tiny_config(num_hidden_layers=1))
     refused = "layer_1_attention_query/kernel is unused.*--init_allow=layer_1"
     assert_refused(refused, assign_initial_weights, smaller, initial)
     assert "16 unused" in assign_initial_weights(smaller, initial, ["layer_1_.*"])[-1]

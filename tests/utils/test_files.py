@@ -6,7 +6,7 @@ import fsspec
 import pytest
 
 from data_gen.text.formats import read_documents
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.utils import files
 from tests.make import assert_refused, refusal, write_text
@@ -83,7 +83,7 @@ def test_a_pipe_in_a_model_folder_is_rejected_without_blocking(name: str, tmp_pa
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    assert f"{name} is a pipe, device or socket; expected a regular file" in refusal(open_checkpoint, str(tmp_path))
+    assert f"{name} is a pipe, device or socket; expected a regular file" in refusal(open_model, str(tmp_path))
 
 
 @pytest.mark.parametrize("is_folder", [False, True])

@@ -123,7 +123,7 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
     A model that was never trained on a second segment may score better if all segment ids are 0. So both are tried, and
     the better result is returned.
     """
-    from official_bert.checkpoints.loading import assign_weights, open_checkpoint
+    from official_bert.checkpoints.loading import assign_weights, open_model
     from official_bert.modeling.initialization import gelu_exact
     from official_bert.optimization import distribution
     from official_bert.optimization.choices import ONE_DEVICE
@@ -131,7 +131,7 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
     from official_bert.pretraining.losses import compute_pretraining_metrics
     from official_bert.pretraining.train_step import SUMS, Pretrainer
 
-    model = open_checkpoint(arguments["model"])
+    model = open_model(arguments["model"])
     pretrainer = Pretrainer(
         config=model.config,
         strategy=distribution.get_strategy(ONE_DEVICE),

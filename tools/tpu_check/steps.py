@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from official_bert.checkpoints.checkpoint import Checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.data import packing, record_schema
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
@@ -185,7 +185,7 @@ def finetuning_steps(
             layer_decay=options.layer_decay, dtype=_resolve_dtype(options.dtype),
             gradient_accumulation_steps=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
         )  # fmt: skip
-        trainer = Trainer(spec, Checkpoint(config, {}, ""), training, STEPS, strategy=strategy, is_compiled=True)
+        trainer = Trainer(spec, LoadedModel(config, {}, ""), training, STEPS, strategy=strategy, is_compiled=True)
 
     def make_steps(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
         features = make_blank_features(spec, length)

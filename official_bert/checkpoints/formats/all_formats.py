@@ -1,4 +1,4 @@
-"""The list of checkpoint formats, in the order in which `open_checkpoint` tries them to recognize a checkpoint."""
+"""The list of checkpoint formats, in the order in which `open_model` tries them to recognize a checkpoint."""
 
 from official_bert.checkpoints.formats import hugging_face, keras_hub, model_garden, own, saved_model, tf1
 

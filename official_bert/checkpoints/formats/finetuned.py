@@ -26,8 +26,8 @@ from official_bert.checkpoints.checkpoint import (
     TASK_HEADS,
     TOKEN_CLASSIFIER,
     Array,
-    Checkpoint,
     Inventory,
+    LoadedModel,
     LoadOverrides,
 )
 from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
@@ -120,7 +120,7 @@ def save(
         without_optimizer = keras.Model(model.input, model.output)
         with hdf5.write_atomically(os.path.join(local, WEIGHTS_FILE), without_optimizer.variables) as path:
             without_optimizer.save_weights(path)
-        contents = format_model_files(Checkpoint(config, {}, vocab, casing))
+        contents = format_model_files(LoadedModel(config, {}, vocab, casing))
         write_model_files(local, contents)
         _write_task_spec(local, task_spec)
         checksums.replace_files(local, folder, [WEIGHTS_FILE, *contents, TASK_FILE])
@@ -175,21 +175,21 @@ def read_task_spec(path_or_name: str) -> dict[str, Any] | None:
     return task_spec
 
 
-def build_model(checkpoint: Checkpoint, dtype: Any = "float32") -> keras.Model:
+def build_model(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
     """Builds the Keras model, encoder and head, of a fine-tuned model, and assigns its weights.
 
     Args:
-        checkpoint: The fine-tuned model, as `open_checkpoint` returns it.
+        loaded: The fine-tuned model, as `open_model` returns it.
         dtype: The dtype policy of the layers.
 
     Raises:
-        UserError: If `checkpoint` has no task.json, or its weights do not fit the model.
+        UserError: If `loaded` has no task.json, or its weights do not fit the model.
     """
-    if checkpoint.task_spec is None:
-        raise UserError(f"{checkpoint.source.name} has no {TASK_FILE}; pass the folder of a fine-tuned model")
-    encoder = build_encoder(checkpoint.config, dtype=dtype)
-    model: keras.Model = create_kind_model(create_spec(checkpoint.task_spec)).build(encoder)
-    assign_weights(model, checkpoint.weights)
+    if loaded.task_spec is None:
+        raise UserError(f"{loaded.source.name} has no {TASK_FILE}; pass the folder of a fine-tuned model")
+    encoder = build_encoder(loaded.config, dtype=dtype)
+    model: keras.Model = create_kind_model(create_spec(loaded.task_spec)).build(encoder)
+    assign_weights(model, loaded.weights)
     return model
 
 
@@ -229,7 +229,7 @@ def check_finite(weights: Mapping[str, Any], where: str) -> None:
             raise UserError(f"{path} of {where} has values that are not finite; train again with a lower learning rate")
 
 
-def read(folder: str, overrides: LoadOverrides) -> Checkpoint:
+def read(folder: str, overrides: LoadOverrides) -> LoadedModel:
     """Reads the folder of a fine-tuned model.
 
     Raises:
@@ -271,7 +271,7 @@ def check_is_portable(path_or_name: str) -> None:
         )
 
 
-def write(checkpoint: Checkpoint, folder: str) -> Checkpoint | None:
+def write(checkpoint: LoadedModel, folder: str) -> LoadedModel | None:
     """Writes a model with a task head as the folder of a fine-tuned model.
 
     Returns:
@@ -286,7 +286,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint | None:
     return model
 
 
-def add_task_spec(checkpoint: Checkpoint) -> Checkpoint | None:
+def add_task_spec(checkpoint: LoadedModel) -> LoadedModel | None:
     """Adds the contents of a task.json to a model, and notes about values that had to be assumed.
 
     Args:
@@ -326,7 +326,7 @@ def add_task_spec(checkpoint: Checkpoint) -> Checkpoint | None:
     return dataclasses.replace(checkpoint, task_spec=task_spec).add_notes(note)
 
 
-def get_head_kind(checkpoint: Checkpoint, head: str) -> str:
+def get_head_kind(checkpoint: LoadedModel, head: str) -> str:
     """Returns the kind of task of a head. A sequence classifier of unknown kind with one output is a regression."""
     is_number = len(checkpoint.weights.get("sequence_classifier/bias", ())) == 1
     default = names.REGRESSION if is_number else names.CLASSIFICATION

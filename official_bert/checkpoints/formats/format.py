@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import Array, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.tensors import TensorFile
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -63,7 +63,7 @@ class Framework:
     """
 
     title: str
-    outputs: Callable[[Checkpoint, str, Mapping[str, Array]], dict[str, Array]]
+    outputs: Callable[[LoadedModel, str, Mapping[str, Array]], dict[str, Array]]
     encode: Callable[[str, Sequence[str]], list[list[int]]] | None = None
 
 
@@ -86,8 +86,8 @@ class Format:
     name: str
     title: str
     detect: Callable[[CheckpointPath], bool]
-    read: Callable[[CheckpointPath, LoadOverrides], Checkpoint]
-    write: Callable[[Checkpoint, str], Checkpoint] | None = None
+    read: Callable[[CheckpointPath, LoadOverrides], LoadedModel]
+    write: Callable[[LoadedModel, str], LoadedModel] | None = None
     holds_optimizer: bool = False
     holds_config: bool = False
     framework: Framework | None = None

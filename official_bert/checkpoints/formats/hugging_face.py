@@ -16,7 +16,7 @@ from official_bert.checkpoints.checkpoint import (
     POOLER,
     SEQUENCE_CLASSIFIER,
     Array,
-    Checkpoint,
+    LoadedModel,
     LoadOverrides,
     find_part,
     make_placeholder_labels,
@@ -47,7 +47,7 @@ def detect(path: CheckpointPath) -> bool:
     return hf.find_weights(path) is not None or (path.has(hf.PICKLED_FILE) and isinstance(path.bundle, UserError))
 
 
-def read(path: CheckpointPath, overrides: LoadOverrides) -> Checkpoint:
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     """Reads a Hugging Face folder. The path may also be the weight file in it.
 
     Raises:
@@ -106,7 +106,7 @@ def _check_tied(source: TensorFile) -> None:
                 )
 
 
-def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     """Writes a folder that transformers can load, and returns the model that was written.
 
     config.json names the transformers class that has the same parts, such as BertForPreTraining.
@@ -132,7 +132,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     return checkpoint
 
 
-def transformers_outputs(checkpoint: Checkpoint, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
+def transformers_outputs(checkpoint: LoadedModel, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
     """Returns the outputs that transformers computes from the model in a folder (see `Framework.outputs`)."""
     import torch
     import transformers

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, Checkpoint, make_placeholder_labels
+from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, LoadedModel, make_placeholder_labels
 from official_bert.errors import UserError
 from official_bert.kinds.names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from official_bert.modeling.config import BertConfig
@@ -110,7 +110,7 @@ def _number_labels(labels: Iterable[str]) -> dict[str, str]:
     return {str(number): label for number, label in enumerate(labels)}
 
 
-def config_json(checkpoint: Checkpoint, name_of_class: str) -> str:
+def config_json(checkpoint: LoadedModel, name_of_class: str) -> str:
     """Returns the text of a config.json for transformers.
 
     Args:

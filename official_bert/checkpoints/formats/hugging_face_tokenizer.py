@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import VOCAB_FILE, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import VOCAB_FILE, LoadedModel, LoadOverrides
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer, split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -60,7 +60,7 @@ _AddedIds = dict[AddedToken, int | None]
 
 def read_tokenizer(
     folder: str, config: BertConfig, overrides: LoadOverrides, tokenizer_class: str | None = None
-) -> Checkpoint:
+) -> LoadedModel:
     """Returns a model with the vocabulary and casing of a Hugging Face folder and notes for the user, without weights.
 
     Args:
@@ -203,14 +203,14 @@ def _append_added_tokens(vocab: str, added: _AddedIds, vocab_size: int, problems
     return vocab
 
 
-def _find_other_rules(settings: dict[str, Any], checkpoint: Checkpoint) -> list[str]:
+def _find_other_rules(settings: dict[str, Any], model: LoadedModel) -> list[str]:
     """Returns descriptions of the settings that make the folder's tokenizer produce other tokens than BERT's rules.
 
     Args:
         settings: The merged settings of tokenizer.json and tokenizer_config.json.
-        checkpoint: The checkpoint with the vocabulary and casing that were read.
+        model: The model with the vocabulary and casing that were read.
     """
-    allowed = _ALLOWED if checkpoint.casing.do_lower_case else _ALLOWED | {"strip_accents": (None, False)}
+    allowed = _ALLOWED if model.casing.do_lower_case else _ALLOWED | {"strip_accents": (None, False)}
     problems = []
     for key in allowed.keys() & settings.keys():
         value = settings[key]
@@ -219,8 +219,8 @@ def _find_other_rules(settings: dict[str, Any], checkpoint: Checkpoint) -> list[
         is_class_of_bert = key == "tokenizer_class" and _BERT_CLASSES.fullmatch(str(value))
         if value not in allowed[key] and not is_class_of_bert:
             problems.append(f"{key} {value!r}")
-    if checkpoint.vocab is not None and settings.get("never_split"):
-        ours = FullTokenizer.from_vocab(checkpoint.vocab, **checkpoint.casing._asdict())
+    if model.vocab is not None and settings.get("never_split"):
+        ours = FullTokenizer.from_vocab(model.vocab, **model.casing._asdict())
         whole = [str(token) for token in settings["never_split"]]
         problems += [f"never_split {token!r}" for token in whole if ours.tokenize(token, True) != [token]]
     return problems
@@ -288,7 +288,7 @@ def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[st
     return settings, tokens
 
 
-def tokenizer_files(checkpoint: Checkpoint) -> dict[str, str]:
+def tokenizer_files(checkpoint: LoadedModel) -> dict[str, str]:
     """Returns the tokenizer files for transformers, as texts by file name. Empty if the model has no vocabulary."""
     if checkpoint.vocab is None:
         return {}
@@ -302,7 +302,7 @@ def tokenizer_files(checkpoint: Checkpoint) -> dict[str, str]:
     return contents
 
 
-def _settings_json(checkpoint: Checkpoint, added_tokens: list[dict[str, Any]]) -> str:
+def _settings_json(checkpoint: LoadedModel, added_tokens: list[dict[str, Any]]) -> str:
     values: dict[str, Any] = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": checkpoint.casing.do_lower_case,

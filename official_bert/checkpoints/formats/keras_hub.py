@@ -22,7 +22,7 @@ from official_bert.checkpoints.checkpoint import (
     POOLER,
     SEQUENCE_CLASSIFIER,
     Array,
-    Checkpoint,
+    LoadedModel,
     LoadOverrides,
 )
 from official_bert.checkpoints.formats import finetuned
@@ -119,7 +119,7 @@ def detect(path: CheckpointPath) -> bool:
     return path.has(MODEL_WEIGHTS_FILE) and not finetuned.is_finetuned(path.folder)
 
 
-def read(path: CheckpointPath, overrides: LoadOverrides) -> Checkpoint:
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     """Reads a keras-hub preset.
 
     Raises:
@@ -177,7 +177,7 @@ def _read_config(path: str) -> BertConfig:
         raise UserError(f"{path}: {error}") from error
 
 
-def _read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Checkpoint:
+def _read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> LoadedModel:
     """Returns a model with the vocabulary and casing of a preset and notes for the user, and without weights.
 
     keras-hub's tokenizer keeps accents by default, even in presets of models that were trained on text without accents.
@@ -217,7 +217,7 @@ def _check_head(folder: str, weights: Mapping[str, Array]) -> None:
         raise UserError(f"{task_file} describes a {task}, but its head is not in {TASK_WEIGHTS_FILE}")
 
 
-def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     """Writes a keras-hub preset: backbone, tokenizer (if the model has a vocabulary) and task (if it has a head).
 
     Returns:
@@ -269,7 +269,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     return kept
 
 
-def _preset_files(checkpoint: Checkpoint) -> dict[str, str]:
+def _preset_files(checkpoint: LoadedModel) -> dict[str, str]:
     """Returns the JSON files and the vocabulary of a preset, as texts by file name.
 
     Raises:
@@ -329,7 +329,7 @@ def _serialize(module: str, name: str, dtype: str | None, config: dict[str, Any]
     }
 
 
-def backbone_outputs(checkpoint: Checkpoint, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
+def backbone_outputs(checkpoint: LoadedModel, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
     """Returns the outputs that keras-hub's backbone computes from a preset (see `Framework.outputs`)."""
     import keras_hub as hub
 

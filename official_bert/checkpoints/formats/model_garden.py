@@ -14,7 +14,7 @@ import re
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import read_model_files
 from official_bert.checkpoints.tensors import SUFFIXES, Naming, TensorFile, look_up_name, read_weights
@@ -82,7 +82,7 @@ def detect(path: CheckpointPath) -> bool:
     )
 
 
-def read(path: CheckpointPath, overrides: LoadOverrides) -> Checkpoint:
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     """Reads a checkpoint. bert_config.json and vocab.txt come from its folder or from `overrides`.
 
     Raises:

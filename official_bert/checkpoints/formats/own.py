@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import checksums, model_files, run_checkpoints
-from official_bert.checkpoints.checkpoint import PRETRAINING, Array, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import PRETRAINING, Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.tensors import Naming, read_weights
@@ -55,7 +55,7 @@ def detect(path: CheckpointPath) -> bool:
     )
 
 
-def read(path: CheckpointPath, overrides: LoadOverrides) -> Checkpoint:
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     """Reads a checkpoint of pre-training or a fine-tuned model.
 
     Args:
@@ -75,7 +75,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> Checkpoint:
     return read_weights(described, source, NAMING, overrides)
 
 
-def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     """Writes the model as a checkpoint of pre-training, or as a fine-tuned model if it has a task head.
 
     A folder with optimizer state can be the --output_dir of a run that resumes. Without it, the folder can be an
@@ -99,7 +99,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     return checkpoint
 
 
-def save(checkpoint: Checkpoint, folder: str) -> None:
+def save(checkpoint: LoadedModel, folder: str) -> None:
     """Saves a model that was trained in Python into a new folder, or replaces an earlier save in the folder.
 
     The earlier weights are kept until the new ones are complete.
@@ -123,7 +123,7 @@ def save(checkpoint: Checkpoint, folder: str) -> None:
     _save_run(checkpoint, folder, run_checkpoints.parse_step(earlier[0]) + 1 if earlier else 0)
 
 
-def _save_run(checkpoint: Checkpoint, folder: str, step: int) -> None:
+def _save_run(checkpoint: LoadedModel, folder: str, step: int) -> None:
     """Saves a checkpoint of `step` like run_pretraining does: the weights, and the optimizer state if there is one."""
 
     def store(values: Mapping[str, Array]) -> list[Any]:

@@ -9,7 +9,7 @@ import os
 import re
 
 from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import model_garden
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import find_tokenizer
@@ -41,7 +41,7 @@ def detect(path: CheckpointPath) -> bool:
     return path.has(GRAPH_FILE)
 
 
-def read(path: CheckpointPath, overrides: LoadOverrides) -> Checkpoint:
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     """Reads a SavedModel.
 
     The configuration is the bert_config.json of the folder or of `overrides`. Without one, it is inferred from the

@@ -6,7 +6,7 @@ import os
 import numpy as np
 
 from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import SLOTS, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import SLOTS, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
 from official_bert.checkpoints.tensors import SUFFIXES, Naming, look_up_name, read_weights, to_external
@@ -72,7 +72,7 @@ def detect(path: CheckpointPath) -> bool:
     return path.has_tensor(_TABLE["word_embeddings/embeddings"])
 
 
-def read(path: CheckpointPath, overrides: LoadOverrides) -> Checkpoint:
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     """Reads a TF1 checkpoint with its configuration and vocabulary.
 
     Raises:
@@ -82,7 +82,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> Checkpoint:
     return read_weights(read_model_files(os.path.dirname(source.path), overrides), source, NAMING, overrides)
 
 
-def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     """Writes a TF1 checkpoint with the same bytes as Google's scripts would write. Returns the model that was written.
 
     Raises:

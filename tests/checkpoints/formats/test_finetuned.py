@@ -14,7 +14,7 @@ import pytest
 
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.formats import finetuned, keras_hub
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.modeling.encoder import build_encoder
 from official_bert.utils import files
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, read_refusal, sample
@@ -36,7 +36,7 @@ def save(folder: pathlib.Path, seed: int) -> None:
 
 def assert_holds(folder: pathlib.Path, seed: int) -> None:
     """Asserts that the folder holds the weights of the random model."""
-    stored = open_checkpoint(str(folder)).weights
+    stored = open_model(str(folder)).weights
     for variable in build_random_model(seed).weights:
         np.testing.assert_array_equal(stored.pop(variable.path), variable)
     assert not stored
@@ -46,7 +46,7 @@ def test_a_saved_model_can_be_read_and_overwritten(tmp_path: pathlib.Path):
     for seed in (1, 2):
         save(tmp_path, seed)
         assert_holds(tmp_path, seed)
-    rebuilt = finetuned.build_model(open_checkpoint(str(tmp_path)))
+    rebuilt = finetuned.build_model(open_model(str(tmp_path)))
     for mine, other in zip(rebuilt.get_weights(), build_random_model(2).get_weights(), strict=True):
         np.testing.assert_array_equal(mine, other)
     assert finetuned.read_task_spec(str(tmp_path)) == SPEC

@@ -10,7 +10,7 @@ import pytest
 import official_bert
 from official_bert.checkpoints import checksums, parity
 from official_bert.checkpoints.formats import finetuned, hugging_face, keras_hub
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, change_json, conversion_refusal, convert
 from tests.make import write_vocab
 
@@ -49,7 +49,7 @@ def test_fine_tuned_models_are_converted_to_hugging_face_and_back(name: str, tmp
     assert config["architectures"] == [name_of_class]
     assert config.get("problem_type") == problem_type
     assert any("cannot store the settings of the task" in line and "max_seq_length" in line for line in lines)
-    checkpoint = open_checkpoint(str(tmp_path / "ours"))
+    checkpoint = open_model(str(tmp_path / "ours"))
     features = parity.make_fixed_input(checkpoint.config)
     theirs = hugging_face.transformers_outputs(checkpoint, str(tmp_path / "theirs"), features)
     np.testing.assert_allclose(parity.compute_outputs(checkpoint)["logits"], theirs["logits"], atol=1e-5)
@@ -69,12 +69,12 @@ def test_a_classifier_keeps_its_weights_in_other_formats_and_its_task_if_tokens_
     assert finetuned.read_task_spec(str(tmp_path / "grown")) == model._task_spec()
     assert grown.bert_config.vocab_size == SAMPLE_CONFIG.vocab_size + 1
     assert official_bert.load(str(tmp_path / "grown")).config == grown.bert_config
-    weights, grown_weights = (open_checkpoint(str(tmp_path / name)).weights for name in ("ours", "grown"))
+    weights, grown_weights = (open_model(str(tmp_path / name)).weights for name in ("ours", "grown"))
     rows = {"word_embeddings/embeddings": SAMPLE_CONFIG.vocab_size}
     assert all(np.array_equal(grown_weights[name][: rows.get(name)], value) for name, value in weights.items())
     for format_name, labels in (("keras_hub", None), ("hugging_face", model.labels)):
         convert(tmp_path / "ours", tmp_path / format_name, to_format=format_name)
-        there = open_checkpoint(str(tmp_path / format_name))
+        there = open_model(str(tmp_path / format_name))
         assert there.labels == labels
         assert there.weights.keys() == weights.keys()
         assert all(np.array_equal(there.weights[name], value) for name, value in weights.items())
@@ -93,7 +93,7 @@ def test_keras_hub_computes_the_logits_of_a_converted_classifier(tmp_path: pathl
     import keras_hub as hub
 
     save_random_model("classifier", tmp_path)
-    checkpoint = open_checkpoint(str(tmp_path / "ours"))
+    checkpoint = open_model(str(tmp_path / "ours"))
     keras_hub.write(checkpoint, str(tmp_path / "theirs"))
     names = {"token_ids": "input_ids", "segment_ids": "segment_ids", "padding_mask": "input_mask"}
     features = parity.make_fixed_input(SAMPLE_CONFIG)

@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from official_bert.checkpoints import parity
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, hugging_face_config, hugging_face_files
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED, Casing, make_casing
@@ -25,7 +25,7 @@ from tests.tokenization.test_exact import ACCENTED, CASINGS, REAL_VOCABULARIES
 
 
 @pytest.fixture
-def written(exact_config: BertConfig, tmp_path: pathlib.Path) -> Checkpoint:
+def written(exact_config: BertConfig, tmp_path: pathlib.Path) -> LoadedModel:
     """Writes a checkpoint to tmp_path."""
     checkpoint = samples.sample(exact_config)
     samples.write_hugging_face(checkpoint, tmp_path)
@@ -33,13 +33,13 @@ def written(exact_config: BertConfig, tmp_path: pathlib.Path) -> Checkpoint:
 
 
 @pytest.mark.parametrize("prefix", ["bert.", ""])
-def test_old_names_of_hugging_face_are_read(prefix: str, written: Checkpoint, tmp_path: pathlib.Path):
+def test_old_names_of_hugging_face_are_read(prefix: str, written: LoadedModel, tmp_path: pathlib.Path):
     tensors = {}
     for name, value in load_file(tmp_path / "model.safetensors").items():
         name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         tensors[name.replace("bert.", prefix)] = value
     save_file(tensors, tmp_path / "model.safetensors")
-    samples.assert_equal(written, open_checkpoint(str(tmp_path)))
+    samples.assert_equal(written, open_model(str(tmp_path)))
 
 
 def test_weights_have_the_permissions_of_the_other_files_and_may_be_sharded(written, tmp_path: pathlib.Path):
@@ -55,17 +55,17 @@ def test_weights_have_the_permissions_of_the_other_files_and_may_be_sharded(writ
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
     for path in (tmp_path, index):
-        samples.assert_equal(written, open_checkpoint(str(path)))
+        samples.assert_equal(written, open_model(str(path)))
 
 
-def test_an_untied_output_layer_is_rejected_and_a_copy_is_accepted(written: Checkpoint, tmp_path: pathlib.Path):
+def test_an_untied_output_layer_is_rejected_and_a_copy_is_accepted(written: LoadedModel, tmp_path: pathlib.Path):
     path, words = tmp_path / "model.safetensors", "bert.embeddings.word_embeddings.weight"
     tensors = load_file(path)
     tensors["bert.embeddings.position_ids"] = np.arange(32)[None]
     tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].copy()
     tensors["cls.predictions.decoder.weight"] = tensors[words].copy()
     save_file(tensors, path)
-    samples.assert_equal(written, open_checkpoint(str(tmp_path)))
+    samples.assert_equal(written, open_model(str(tmp_path)))
     tensors["cls.predictions.decoder.weight"][3, 2] += 1
     save_file(tensors, path)
     assert re.search(f"decoder.weight in .*{words}.*save_pretrained", samples.read_refusal(tmp_path))
@@ -75,10 +75,10 @@ WIDE_CLASSIFIER = {"classifier.weight": (5, 16), "classifier.bias": (5,)}  # rea
 
 
 @pytest.mark.parametrize("own", [{"crf.transitions": (3, 3), "bert.lstm.weight": (8, 4)}, WIDE_CLASSIFIER])
-def test_custom_heads_are_ignored_and_listed(own: dict, written: Checkpoint, tmp_path: pathlib.Path):
+def test_custom_heads_are_ignored_and_listed(own: dict, written: LoadedModel, tmp_path: pathlib.Path):
     path = tmp_path / "model.safetensors"
     save_file(load_file(path) | {name: np.ones(shape, np.float32) for name, shape in own.items()}, path)
-    found = open_checkpoint(str(tmp_path))
+    found = open_model(str(tmp_path))
     samples.assert_equal(written, found)
     assert f"ignored 2 tensors of heads or programs that BERT does not have: {', '.join(sorted(own))}" in found.notes
 
@@ -115,9 +115,9 @@ def test_the_vocabulary_is_read_from_tokenizer_json_if_it_is_the_only_file(tiny_
     samples.write_hugging_face(checkpoint, tmp_path)
     for name in ("vocab.txt", "tokenizer_config.json"):
         (tmp_path / name).unlink()
-    samples.assert_equal(checkpoint, open_checkpoint(str(tmp_path)))
+    samples.assert_equal(checkpoint, open_model(str(tmp_path)))
     samples.change_json(tmp_path / "tokenizer.json", **{"model/max_input_chars_per_word": 100})
-    samples.assert_equal(checkpoint, open_checkpoint(str(tmp_path)))
+    samples.assert_equal(checkpoint, open_model(str(tmp_path)))
     samples.change_json(tmp_path / "tokenizer.json", **{"normalizer/strip_accents": True})
     assert "strip_accents True" in samples.read_refusal(tmp_path)
 
@@ -161,7 +161,7 @@ def test_transformers_reads_and_writes_our_models_and_gives_the_same_outputs(par
     assert parity.compare_forward_pass(checkpoint, hugging_face.FORMAT.framework, str(tmp_path)) <= 1e-4
     model.save_pretrained(tmp_path)
     (tmp_path / "checksums.json").unlink()
-    samples.assert_equal(checkpoint, open_checkpoint(str(tmp_path)))
+    samples.assert_equal(checkpoint, open_model(str(tmp_path)))
 
 
 def assert_same_ids(vocab: str, casing: Casing, texts: list[str], folder: pathlib.Path) -> None:
@@ -217,7 +217,7 @@ def test_what_files_say_of_accents_is_read_and_compared(tiny_config: BertConfig,
     settings, tokenizer = tmp_path / "tokenizer_config.json", tmp_path / "tokenizer.json"
 
     def casing(**given: Any) -> Casing:
-        return open_checkpoint(str(tmp_path), LoadOverrides(**given)).casing
+        return open_model(str(tmp_path), LoadOverrides(**given)).casing
 
     assert casing() == casing(do_lower_case=True) == casing(strip_accents=False) == ACCENTED
     assert casing(strip_accents=True, replace=True) == UNCASED
@@ -226,7 +226,7 @@ def test_what_files_say_of_accents_is_read_and_compared(tiny_config: BertConfig,
     samples.change_json(settings, strip_accents=None)
     assert_refused(f"{tokenizer} has strip_accents false.*{settings} null", casing)
     settings.write_text('{"do_lower_case": false, "strip_accents": false}')
-    found = open_checkpoint(str(tmp_path))
+    found = open_model(str(tmp_path))
     assert not found.casing.do_lower_case, "as in transformers"
     assert f"{settings} has do_lower_case false, {tokenizer} lowercase true: false is used" in found.notes
     settings.write_text('{"do_lower_case": true}')
@@ -244,7 +244,7 @@ def test_their_tokenizers_differ_where_the_docs_say(tiny_config: BertConfig, tmp
     import transformers
 
     hugging_face.write(samples.sample(tiny_config), str(tmp_path))
-    ours, theirs = open_checkpoint(str(tmp_path)).tokenizer, transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours, theirs = open_model(str(tmp_path)).tokenizer, transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text, our_tokens, their_tokens in (
         ("a [MASK] b", "a [UNK] m ##a ##s ##k [UNK] b", "a [MASK] b"),
         ("a" * 101, "a" + " ##a" * 100, "[UNK]"),

@@ -9,7 +9,7 @@ import pytest
 from official_bert.checkpoints import loading
 from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, hugging_face_tokenizer, tf1
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.exact import FullTokenizer
@@ -49,7 +49,7 @@ def test_other_rules_are_named_and_a_vocabulary_replaces_them(name, key, value, 
     samples.change_json(tmp_path / name, **{key: value})
     message = samples.read_refusal(tmp_path)
     assert all(each in message for each in (str(tmp_path), fragment, "--vocab_file"))
-    checkpoint = open_checkpoint(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
+    checkpoint = open_model(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
     assert checkpoint.weights.keys() == samples.sample(tiny_config).weights.keys()
     assert "--vocab_file replaces them with BERT's rules" in "".join(checkpoint.notes)
 
@@ -57,13 +57,13 @@ def test_other_rules_are_named_and_a_vocabulary_replaces_them(name, key, value, 
 def test_another_class_of_tokenizers_is_named(tiny_config: BertConfig, tmp_path: pathlib.Path):
     samples.write_hugging_face(samples.sample(tiny_config), tmp_path)
     samples.change_json(tmp_path / CONFIG, tokenizer_class="BertJapaneseTokenizer")
-    open_checkpoint(str(tmp_path))  # tokenizer_config.json has another class
+    open_model(str(tmp_path))  # tokenizer_config.json has another class
     (tmp_path / SETTINGS).write_text('{"do_lower_case": true}')
     assert "tokenizer_class 'BertJapaneseTokenizer'" in samples.read_refusal(tmp_path)
     samples.change_json(tmp_path / CONFIG, tokenizer_class=None)
     samples.change_json(tmp_path / TOKENIZER, **{"model/type": "BPE"})
     assert "a BPE model" in samples.read_refusal(tmp_path)
-    checkpoint = open_checkpoint(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
+    checkpoint = open_model(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
     assert "--vocab_file replaces it with BERT's rules" in "".join(checkpoint.notes)
 
 
@@ -87,7 +87,7 @@ def test_added_tokens_are_converted_where_the_format_can_store_them(tiny_config:
     samples.convert(tmp_path / "theirs", tmp_path / "own", to_format="tf1")
     samples.convert(tmp_path / "own", tmp_path / "again", to_format="hugging_face")
     for name in ("own", "again"):
-        own = open_checkpoint(str(tmp_path / name))
+        own = open_model(str(tmp_path / name))
         assert (own.vocab, own.casing) == (vocab, casing)
         assert own.tokenizer.tokenize("the <USER>") == ["the", "<user>"]
     assert "<user>" in samples.conversion_refusal(tmp_path / "own", tmp_path / "preset", to_format="keras_hub")
@@ -137,7 +137,7 @@ def test_added_tokens_of_each_layout_get_the_ids_of_transformers(layout: str, ti
     model = dataclasses.replace(samples.sample(config), vocab=vocab, casing=casing)
     hugging_face.write(model, str(written))
     assert hugging_face.encode_with_transformers(str(written), texts) == expected
-    again = open_checkpoint(str(written))
+    again = open_model(str(written))
     assert (again.vocab, set(again.casing.added_tokens)) == (vocab, set(casing.added_tokens))
     (written / TOKENIZER).unlink()
     assert hugging_face.encode_with_transformers(str(written), texts) == expected
@@ -181,8 +181,8 @@ def test_a_vocabulary_with_equal_or_blank_lines_converts_with_its_ids(repeated: 
     tf1.write(dataclasses.replace(samples.sample(tiny_config), vocab=vocab), str(tmp_path / "google"))
     lines = samples.convert(tmp_path / "google", tmp_path / "theirs", to_format="hugging_face")
     assert any(line.startswith("tokenizer: ") for line in lines)
-    assert open_checkpoint(str(tmp_path / "theirs")).vocab == vocab
+    assert open_model(str(tmp_path / "theirs")).vocab == vocab
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     theirs.save_pretrained(tmp_path / "theirs")  # a tokenizer.json with gaps in its ids
     (tmp_path / "theirs" / "checksums.json").unlink()
-    assert open_checkpoint(str(tmp_path / "theirs")).vocab == vocab
+    assert open_model(str(tmp_path / "theirs")).vocab == vocab

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints import parity
-from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned, hugging_face, keras_hub
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED, Casing
@@ -22,7 +22,7 @@ from tests.make import refusal
 from tests.tokenization.test_exact import ACCENTED, CASINGS
 
 
-def sample_with_casing(config: BertConfig, casing: Casing) -> Checkpoint:
+def sample_with_casing(config: BertConfig, casing: Casing) -> LoadedModel:
     """Returns a checkpoint whose vocabulary contains an accent."""
     plain = samples.sample(config, frozenset({ENCODER, POOLER, MASKED_LM}))
     return dataclasses.replace(plain, casing=casing, vocab=str(plain.vocab).replace("\nsun\n", "\nsün\n"))
@@ -39,7 +39,7 @@ def read_tensors(path: pathlib.Path) -> dict[str, bytes]:
 def test_a_preset_is_written_with_the_names_of_its_library(tiny_config: BertConfig, tmp_path: pathlib.Path):
     theirs, classifier, masked_lm = (tmp_path / name for name in ("theirs/preset", "classifier", "masked_lm"))
     samples.unpacked("keras_nlp_0.14", tmp_path).rename(theirs.parent)
-    keras_hub.write(open_checkpoint(str(theirs)), str(classifier))
+    keras_hub.write(open_model(str(theirs)), str(classifier))
     backbone, task = "model.weights.h5", "task.weights.h5"
     assert read_tensors(classifier / backbone) == read_tensors(theirs / backbone)
     assert read_tensors(classifier / task).keys() == read_tensors(theirs / task).keys()
@@ -76,7 +76,7 @@ def test_keras_hub_loads_our_preset_and_gives_the_same_outputs(casing: Casing, t
 
     written = keras_hub.write(sample_with_casing(tiny_config, casing), str(tmp_path))
     assert parity.compare_forward_pass(written, keras_hub.FORMAT.framework, str(tmp_path)) <= 1e-5
-    tokenizer, ours = hub.models.BertTokenizer.from_preset(str(tmp_path)), open_checkpoint(str(tmp_path)).tokenizer
+    tokenizer, ours = hub.models.BertTokenizer.from_preset(str(tmp_path)), open_model(str(tmp_path)).tokenizer
     for text in ("the cat, SÜN sun, süns unaffable!", "The dög, sat", "walking ran"):
         assert list(np.asarray(tokenizer(text))) == ours.convert_tokens_to_ids(ours.tokenize(text))
     task = hub.models.BertMaskedLM.from_preset(str(tmp_path))
@@ -93,7 +93,7 @@ def test_presets_that_keras_hub_wrote_are_read(vocab_file: str, tmp_path: pathli
     preprocessor = hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
     classifier = hub.models.BertTextClassifier(backbone, 3, preprocessor)
     classifier.save_to_preset(str(tmp_path))
-    checkpoint = open_checkpoint(str(tmp_path))
+    checkpoint = open_model(str(tmp_path))
     assert set(checkpoint.parts) == {ENCODER, POOLER, samples.HEADS["sequence"]}
     assert split_vocab(checkpoint.vocab) == WORDS
     assert parity.compare_forward_pass(checkpoint, keras_hub.FORMAT.framework, str(tmp_path)) <= 1e-5
@@ -136,14 +136,14 @@ def test_invalid_presets_of_keras_hub_are_rejected(tmp_path: pathlib.Path):
         assert message in samples.read_refusal(tmp_path)
         (tmp_path / name).write_text(before)
     samples.change_json(tmp_path / "task.json", class_name={})
-    open_checkpoint(str(tmp_path))  # an unknown task is not an error
+    open_model(str(tmp_path))  # an unknown task is not an error
 
 
 def test_presets_keep_accents_if_the_vocabulary_contains_accents(tiny_config: BertConfig, tmp_path: pathlib.Path):
     plain = dataclasses.replace(samples.sample(tiny_config), casing=ACCENTED)
     assert "accents" in refusal(keras_hub.write, plain, str(tmp_path))
     keras_hub.write(sample_with_casing(tiny_config, ACCENTED), str(tmp_path))
-    assert open_checkpoint(str(tmp_path)).casing == ACCENTED
+    assert open_model(str(tmp_path)).casing == ACCENTED
     path = tmp_path / "tokenizer.json"
     assert f"--strip_accents contradicts {path}" in samples.read_refusal(tmp_path, strip_accents=True)
     (tmp_path / "checksums.json").unlink()
@@ -153,7 +153,7 @@ def test_presets_keep_accents_if_the_vocabulary_contains_accents(tiny_config: Be
     # As keras-hub writes it by default, for a model trained without accents.
     path.write_text(content)
     (tmp_path / "assets" / "tokenizer" / "vocabulary.txt").write_text(str(plain.vocab))
-    checkpoint = open_checkpoint(str(tmp_path))
+    checkpoint = open_model(str(tmp_path))
     assert checkpoint.casing == UNCASED
     assert any("its vocabulary contains none" in note for note in checkpoint.notes)
-    assert open_checkpoint(str(tmp_path), LoadOverrides(strip_accents=False)).casing == ACCENTED
+    assert open_model(str(tmp_path), LoadOverrides(strip_accents=False)).casing == ACCENTED

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from official_bert.checkpoints import bundle, loading
 from official_bert.checkpoints.checkpoint import PRETRAINING
 from official_bert.checkpoints.formats import hugging_face, tf1
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
@@ -25,7 +25,7 @@ def test_a_configuration_without_model_type_is_read(exact_config: BertConfig, tm
     config = json.loads((tmp_path / "config.json").read_text())
     del config["model_type"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    samples.assert_equal(checkpoint, open_checkpoint(str(tmp_path)))
+    samples.assert_equal(checkpoint, open_model(str(tmp_path)))
     samples.change_json(tmp_path / "config.json", architectures=["RobertaModel"])
     assert "'RobertaModel'" in samples.read_refusal(tmp_path)
 
@@ -36,7 +36,7 @@ def test_prefixes_of_wrappers_are_removed(prefix: str, exact_config: BertConfig,
     samples.write_hugging_face(checkpoint, tmp_path)
     path = tmp_path / "model.safetensors"
     save_file({prefix + name: value for name, value in load_file(path).items()}, path)
-    samples.assert_equal(checkpoint, open_checkpoint(str(tmp_path)))
+    samples.assert_equal(checkpoint, open_model(str(tmp_path)))
 
 
 KERNEL = "bert/encoder/layer_0/output/dense/kernel"
@@ -59,7 +59,7 @@ def write_with_others(folder: pathlib.Path, config: BertConfig, *others: str) ->
 def test_variables_of_other_programs_are_ignored_and_listed(tiny_config: BertConfig, tmp_path: pathlib.Path, capsys):
     path = tmp_path / "theirs"
     write_with_others(path, tiny_config, *OTHER_OPTIMIZERS, *OTHER_HEADS)
-    checkpoint = open_checkpoint(str(path))
+    checkpoint = open_model(str(path))
     samples.assert_equal(checkpoint, dataclasses.replace(samples.sample(tiny_config), notes=checkpoint.notes))
     assert set(checkpoint.parts) == PRETRAINING
     line = f"ignored 5 tensors of heads or programs that BERT does not have: {', '.join(OTHER_HEADS)}"
@@ -87,7 +87,7 @@ def test_a_google_checkpoint_with_hugging_face_files_is_read(exact_config: BertC
         (folder / name).unlink()
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / "theirs" / name).rename(folder / name)
-    found = open_checkpoint(str(folder))
+    found = open_model(str(folder))
     assert found.source.format == "tf1"
     samples.assert_equal(checkpoint, dataclasses.replace(found, notes=checkpoint.notes))
     assert "config.json is read as Hugging Face's, with hidden_act gelu_exact" in "".join(found.notes)

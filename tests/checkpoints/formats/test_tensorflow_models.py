@@ -14,8 +14,8 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.checkpoints import parity
-from official_bert.checkpoints.checkpoint import Checkpoint
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.loading import open_model
 from official_bert.export.source import read_source
 from tests.checkpoints import checkpoint_samples as samples
 
@@ -26,7 +26,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return functools.partial(samples.unpacked, folder=tmp_path_factory.getbasetemp() / "tensorflow_models")
 
 
-def assert_outputs_close(checkpoint: Checkpoint, expected: dict[str, np.ndarray], **arguments: Any) -> None:
+def assert_outputs_close(checkpoint: LoadedModel, expected: dict[str, np.ndarray], **arguments: Any) -> None:
     """Asserts that a checkpoint has the parts whose outputs were stored, and computes the same."""
     outputs = parity.compute_outputs(checkpoint, **arguments)
     assert outputs.keys() - expected.keys() <= {"pooled_output", "hidden_0"}  # not every library shows these
@@ -49,7 +49,7 @@ MODELS = {
 )
 def test_models_of_other_libraries_give_the_same_outputs(library: str, format_name: str, model: str, golden: Any):
     folder = golden(library) / model
-    checkpoint = open_checkpoint(str(folder))
+    checkpoint = open_model(str(folder))
     assert checkpoint.source.format == format_name
     assert (checkpoint.vocab is None) == (library == "model_garden")
     assert checkpoint.casing.do_lower_case == (model != "hub_mlm")
@@ -63,7 +63,7 @@ def test_models_of_other_libraries_give_the_same_outputs(library: str, format_na
 @pytest.mark.parametrize("model", samples.MODEL_GARDEN["models"])
 def test_models_of_model_garden_give_the_same_outputs(model: str, tmp_path: pathlib.Path):
     values, expected = samples.write_model_garden(model, tmp_path)
-    checkpoint = open_checkpoint(str(tmp_path))
+    checkpoint = open_model(str(tmp_path))
     assert checkpoint.source.format == "model_garden"
     assert {value.tobytes() for value in checkpoint.weights.values()} <= {value.tobytes() for value in values.values()}
     assert_outputs_close(checkpoint, expected)

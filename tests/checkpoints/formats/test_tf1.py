@@ -11,7 +11,7 @@ import tensorflow as tf
 from official_bert.checkpoints import model_files, parity, run_checkpoints
 from official_bert.checkpoints.checkpoint import SLOTS, LoadOverrides
 from official_bert.checkpoints.formats import tf1
-from official_bert.checkpoints.loading import open_checkpoint
+from official_bert.checkpoints.loading import open_model
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
@@ -22,7 +22,7 @@ from tests.reference import gelu
 
 def test_the_toy_checkpoint_is_written_byte_for_byte_with_slots_and_step(test_data: pathlib.Path, tmp_path):
     folder = test_data / "checkpoints" / "toy_tf1"
-    toy = open_checkpoint(str(folder), LoadOverrides(optimizer=True))
+    toy = open_model(str(folder), LoadOverrides(optimizer=True))
     assert toy.step == 20
     assert len(toy.weights) + len(toy.slots) + 1 == 139
     tf1.write(toy, str(tmp_path))
@@ -56,7 +56,7 @@ def test_outputs_of_the_heads_equal_those_computed_from_googles_names(tiny_confi
     # tests/modeling/test_encoder.py compares the encoder with outputs of Google's own code.
     tf1.write(sample(tiny_config), str(tmp_path))
     get = tf.train.load_checkpoint(str(tmp_path / "bert_model.ckpt")).get_tensor
-    outputs = parity.compute_outputs(open_checkpoint(str(tmp_path)))
+    outputs = parity.compute_outputs(open_model(str(tmp_path)))
     scope = "cls/predictions/transform"
     x = gelu(outputs["hidden_1"] @ get(f"{scope}/dense/kernel") + get(f"{scope}/dense/bias"), exact=False)
     x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
@@ -98,4 +98,4 @@ def test_missing_files_of_a_google_checkpoint_can_be_passed_as_flags(tiny_config
     assert f"no {folder}/bert_config.json" in read_refusal(folder)
     given = LoadOverrides(str(tmp_path / "bert_config.json"), str(tmp_path / "vocab.txt"), strip_accents=False)
     expected = dataclasses.replace(checkpoint, casing=make_casing(True, False))
-    assert_equal(open_checkpoint(str(folder), given), expected)
+    assert_equal(open_model(str(folder), given), expected)

@@ -25,7 +25,7 @@ def _write_checkpoint(case: Case, format_name: str, parts: frozenset[str] = froz
         case: The case.
         format_name: The checkpoint format.
         parts: The parts that the checkpoint has. Defaults to the parts of a pre-training model.
-        **fields: Values of other fields of Checkpoint.
+        **fields: Values of other fields of LoadedModel.
     """
     from official_bert.checkpoints.checkpoint import PRETRAINING
     from official_bert.checkpoints.formats.all_formats import FORMATS

@@ -140,18 +140,18 @@ def _hash_variables(model: Any, *others: Any) -> Digest:
 
 
 def _read_checkpoint(folder: pathlib.Path) -> Digest:
-    from official_bert.checkpoints.loading import open_checkpoint
+    from official_bert.checkpoints.loading import open_model
 
-    checkpoint = open_checkpoint(str(folder))
+    checkpoint = open_model(str(folder))
     others = (checkpoint.config, checkpoint.vocab, checkpoint.casing, checkpoint.labels)
     return _hash_arrays(checkpoint.weights | checkpoint.slots, *others)
 
 
 def _read_valid_checkpoint(folder: pathlib.Path) -> Digest:
-    from official_bert.checkpoints.loading import open_checkpoint
+    from official_bert.checkpoints.loading import open_model
     from tests.checkpoints.checkpoint_samples import assert_fits
 
-    assert_fits(open_checkpoint(str(folder)))
+    assert_fits(open_model(str(folder)))
     return {}
 
 
@@ -168,9 +168,9 @@ def _read_each_checkpoint(folder: pathlib.Path) -> list[Digest]:
 
 
 def _read_finetuned(folder: pathlib.Path) -> Digest:
-    from official_bert.checkpoints.loading import open_checkpoint
+    from official_bert.checkpoints.loading import open_model
 
-    loaded = open_checkpoint(str(folder))
+    loaded = open_model(str(folder))
     return _hash_arrays(loaded.weights, loaded.config, loaded.tokenizer.vocab, loaded.task_spec)
 
 
