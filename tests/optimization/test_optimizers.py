@@ -148,9 +148,13 @@ def test_gradients_are_summed_over_replicas_before_they_are_clipped(monkeypatch)
     np.testing.assert_allclose(other, [4.0], rtol=1e-6)
 
 
-def test_layerwise_rates_also_apply_to_the_weight_decay():
+@pytest.mark.parametrize("uses_kernel", [False, True])
+def test_layerwise_rates_also_apply_to_the_weight_decay(uses_kernel):
     low, high = variables = [keras.Variable(2.0, name=name) for name in ("low", "high")]
-    LayerwiseAdamW(0.1, {low.path: 0.25}, weight_decay_rate=0.5).apply([tf.constant(0.1)] * 2, variables)
+    optimizer = LayerwiseAdamW(0.1, {low.path: 0.25}, weight_decay_rate=0.5)
+    optimizer.build(variables)
+    optimizer.uses_kernel = uses_kernel
+    optimizer.apply([tf.constant(0.1)] * 2, variables)
     assert 2.0 - float(low) == pytest.approx(0.25 * (2.0 - float(high)))
 
 

@@ -53,6 +53,11 @@ def test_an_answer_outside_the_window_becomes_no_answer(tokenizer: FullTokenizer
     question = Question("q", "cat", f"{CONTEXT} on the mat in the sun", (Answer("the", 0),))
     first, *others = split([question], tokenizer)
     assert first.start_logits > 0 == sum(window.start_logits for window in others)
+    words = "mat . the dog".split()  # The first window ends before "dog".
+    for window in split([dataclasses.replace(question, answers=(Answer(" ".join(words), 19),))], tokenizer):
+        tokens = tokenizer.convert_ids_to_tokens(window.input_ids)
+        target = tokens[window.start_logits : window.end_logits + 1]
+        assert target == (words if " ".join(words) in " ".join(tokens) else ["[CLS]"])
     (no_answer,) = split([dataclasses.replace(question, answers=(), context="the cat")], tokenizer)
     assert (no_answer.start_logits, no_answer.end_logits) == (0, 0)
     unknown = dataclasses.replace(question, answers=None)
