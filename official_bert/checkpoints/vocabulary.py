@@ -13,6 +13,7 @@ from official_bert.tokenization.casing import (
     Casing,
     describe_contradiction,
     detect_lower_case,
+    find_contradiction,
     has_accents,
     infer_casing,
     make_casing,
@@ -98,7 +99,10 @@ def _resolve_casing(
     if found.casing is not None:
         if wanted in (None, found.casing.do_lower_case):
             if accents in (None, found.casing.strip_accents):
-                return found.casing, ()
+                if not (problem := find_contradiction(split_vocab(vocab), found.casing.do_lower_case)):
+                    return found.casing, ()
+                note = f"{found.settings_file} says {found.casing.kind}, but {path} {problem}"
+                return found.casing, (f"{note}; if the file is wrong, correct it with official-bert convert",)
             wanted, flag = found.casing.do_lower_case, "--strip_accents" if accents else "--nostrip_accents"
         problem = f"{flag} contradicts {found.settings_file}"
         if not overrides.replace:

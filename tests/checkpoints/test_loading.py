@@ -20,7 +20,7 @@ from official_bert.checkpoints.run_checkpoints import get_stored_name
 from official_bert.checkpoints.tensors import get_pretraining_shapes
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import UNCASED
+from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.checkpoints.checkpoint_samples import (
     HEADS,
@@ -32,7 +32,7 @@ from tests.checkpoints.checkpoint_samples import (
 )
 from tests.make import add_attention_weight, refusal
 from tests.reference import Reference
-from tests.tokenization.test_exact import ACCENTED, CASINGS
+from tests.tokenization.test_exact import ACCENTED, CASED, CASINGS
 
 PARTS = [
     ("official_bert", PRETRAINING),
@@ -166,6 +166,15 @@ def test_the_accent_flags_apply_if_no_file_states_the_casing(tiny_config: BertCo
     assert "--nostrip_accents" not in "".join(resolve(strip_accents=False).notes)
     assert "tokenizer_config.json" in refusal(resolve, do_lower_case=False, strip_accents=False)
     assert "strip_accents is true" in refusal(resolve, do_lower_case=False, strip_accents=True)
+
+
+@pytest.mark.parametrize(("piece", "says"), [("Über", UNCASED), ("über", CASED)])
+def test_a_stated_casing_that_contradicts_the_vocabulary_is_noted(piece: str, says: Casing, tiny_config: BertConfig):
+    vocab = "\n".join([*SPECIAL_TOKENS, piece]) + "\n"
+    for casing, count in ((says, 1), (CASED if says == UNCASED else UNCASED, 0)):
+        found = FoundTokenizer("model", {"vocab.txt": vocab}, casing, "tokenizer_config.json")
+        notes = resolve_tokenizer(found, LoadOverrides(), tiny_config).notes
+        assert sum(f"tokenizer_config.json says {says.kind}, but vocab.txt" in note for note in notes) == count
 
 
 def test_checkpoints_are_ordered_by_their_numbers(tmp_path: pathlib.Path):

@@ -91,7 +91,8 @@ def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str,
         folder: The folder, for error messages.
 
     Raises:
-        UserError: If id2label does not have exactly one name for each class, or two classes have the same name.
+        UserError: If id2label does not have exactly one name for each class, two classes have the same name, or
+            label2id numbers the same names differently.
     """
     labels = values.get("id2label")
     if labels is None or labels == _number_labels(make_placeholder_labels(classes)):
@@ -102,6 +103,12 @@ def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str,
         raise UserError(
             f"{folder}/{CONFIG_FILE} has id2label {json.dumps(labels, ensure_ascii=False)[:200]}; expected a different "
             f"name for each of the keys 0 to {classes - 1}, since the classifier has {classes} classes"
+        )
+    ids, numbers = values.get("label2id"), [str(number) for number in range(classes)]
+    if isinstance(ids, dict) and set(ids) == set(names) and [str(ids[each]) for each in names] != numbers:
+        raise UserError(
+            f"{folder}/{CONFIG_FILE} numbers the classes differently in label2id, {json.dumps(ids, ensure_ascii=False)}"
+            f", and in id2label, {json.dumps(labels, ensure_ascii=False)}; correct one of them"
         )
     return names
 

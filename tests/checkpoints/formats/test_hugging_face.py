@@ -101,6 +101,9 @@ def test_names_of_classes_have_one_different_name_for_each_class():
     for wrong in (["no", "yes"], {"0": "no"}, {"0": "no", "2": "yes"}, {"0": "no", "1": "no"}):
         refused = refusal(hugging_face_config.read_labels, {"id2label": wrong}, 2, "x")
         assert f"x/config.json has id2label {json.dumps(wrong)}; expected a different name" in refused
+    assert hugging_face_config.read_labels({**named, "label2id": {"yes": 1, "no": 0}}, 2, "x") == ("no", "yes")
+    swapped = {**named, "label2id": {"yes": 0, "no": 1}}
+    assert_refused("label2id.*id2label", hugging_face_config.read_labels, swapped, 2, "x")
 
 
 def test_models_other_than_bert_are_rejected():
