@@ -31,6 +31,15 @@ def test_batches_are_random_for_any_lengths():
     np.testing.assert_array_equal(*plans)
 
 
+def test_balanced_epochs_have_equally_many_rows_of_each_class_and_reach_all_rows():
+    classes = np.repeat([0, 1, 2], [70, 20, 10])
+    drawn = [batches.draw_batches(np.full(100, 5), 10, 0, epoch, classes).ravel() for epoch in range(10)]
+    for rows in drawn:
+        assert sorted(np.bincount(classes[rows])) == [33, 33, 34]
+        assert max(np.bincount(rows)) <= 4  # 34 rows drawn from 10
+    assert set(np.concatenate(drawn).tolist()) == set(range(100))
+
+
 def test_grouping_by_length_does_not_bias_the_order_of_lengths():
     lengths = np.repeat([5, 50], 320)
     plans = [batches.draw_batches(lengths, 8, seed, 0, group_by_length=True) for seed in range(400)]
