@@ -122,6 +122,11 @@ def test_changed_options_are_rejected_without_allow_changes(make_options, record
     assert "global_step = 30" in capsys.readouterr().out
 
 
+def test_other_records_are_read_from_their_start(make_options, record_files, finished_run):
+    pretrain(make_options(input_file=record_files[:1], num_train_steps=21, allow_changes=["data", "num_train_steps"]))
+    assert place(finished_run, 21) == (1, 8)
+
+
 @pytest.mark.slow
 def test_without_dropout_a_run_may_be_resumed_with_other_micro_batches(make_options, tmp_path):
     config = runs.disable_dropout(tiny_config(num_hidden_layers=1))
