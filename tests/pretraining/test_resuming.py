@@ -1,5 +1,6 @@
 """Resuming pre-training after it was stopped, changed or killed."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ from data_gen.options import RecordOptions
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
 from official_bert.pretraining.run import pretrain
+from official_bert.pretraining.run_metadata import check_resume_compatibility
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
 from tests.conftest import ROOT, WORDS
@@ -120,6 +122,14 @@ def test_changed_options_are_rejected_without_allow_changes(make_options, record
     # Evaluation needs no training options.
     pretrain(make_options(do_train=False, do_eval=True))
     assert "global_step = 30" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_with_any_dropout_other_micro_batches_are_refused(name, make_options, finished_run):
+    options, config = make_options(gradient_accumulation_steps=4), runs.disable_dropout(tiny_config())
+    message = "--gradient_accumulation_steps was 1 and is 4.*other dropout masks"
+    assert_refused(message, check_resume_compatibility, options, dataclasses.replace(config, **{name: 0.1}), {})
+    assert check_resume_compatibility(options, config, {}) == {"gradient_accumulation_steps": (1, 4)}
 
 
 def test_other_records_are_read_from_their_start(make_options, record_files, finished_run):
