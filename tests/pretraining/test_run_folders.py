@@ -112,13 +112,6 @@ def test_a_run_that_was_killed_before_its_first_save_starts_over(make_options, s
     assert log_values(finished_run) == log_values(shared_run)
 
 
-def test_a_save_removes_later_checkpoints_and_the_oldest(tmp_path):
-    saved = RunCheckpoints(str(tmp_path), {"model": [keras.Variable(1.0, name="value")]}, keep=2)
-    for step, kept in ((10, {10}), (20, {10, 20}), (30, {20, 30}), (25, {20, 25})):
-        saved.save(step)
-        assert list_checkpoints(tmp_path, "*") == {"checkpoint", *(f"ckpt-{each}" for each in kept)}
-
-
 def test_a_failed_save_keeps_the_other_checkpoints(tmp_path, monkeypatch):
     values = keras.Variable(np.arange(1000.0), name="values")
     saved = RunCheckpoints(str(tmp_path), {"model": [values]}, keep=5)
