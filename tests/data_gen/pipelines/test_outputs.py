@@ -83,9 +83,13 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
     assert (findings.problems, findings.files, findings.records) == ([], 3, first["instances"])
     assert create_records(options) == first
     assert "already complete" in capsys.readouterr().out
-    pathlib.Path(paths[1]).unlink()
-    assert create_records(options) == first
-    assert "already complete" not in capsys.readouterr().out
+    path = pathlib.Path(paths[1])
+    whole = path.read_bytes()
+    for spoil in (path.unlink, lambda: path.write_bytes(whole[:-1])):
+        spoil()
+        assert create_records(options) == first
+        assert "already complete" not in capsys.readouterr().out
+        assert path.read_bytes() == whole
     (tmp_path / "two" / "b.manifest.json").unlink()
     assert_refused(f"would replace {paths[1]}", create_records, options)
 

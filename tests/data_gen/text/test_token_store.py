@@ -17,7 +17,7 @@ def test_blocks_cover_every_document_once(tmp_path):
         return np.ones(sum(counts), np.int32), np.cumsum([0, *counts])
 
     for number in range(2):
-        documents = [[str(size), "0", "1"] for size in sizes[100 * number : 100 * number + 100]] + [["0"]]
+        documents = [["0"], *([str(size), "0", "1"] for size in sizes[100 * number : 100 * number + 100])]
         token_store.write_part(str(tmp_path / str(number)), documents, encode, np.dtype("<u2"), [1])
     totals = token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "0"), str(tmp_path / "1")])
     tokens = sum(sizes) + 200
