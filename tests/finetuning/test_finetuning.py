@@ -207,7 +207,10 @@ def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(co
     pairs = write_text(tmp_path / "pairs.csv", "text,other,label\nthe cat,a dog,good\nthe mat,a sun,bad\n")
     message = refusal(runner.run, change(later, eval_file=pairs, text_pair_column="other"))
     assert "pair is False, expected True" in message
-    task_spec, other = finetuned.read_task_spec(copied.output_dir), str(tmp_path / "other")
+    task_spec, other = finetuned.read_task_spec(copied.output_dir) or {}, str(tmp_path / "other")
+    exchanged = {**task_spec, "labels": ["good", "bad"]}
+    message = refusal(evaluation._check_task, task_spec, exchanged, copied.output_dir, "table")
+    assert "labels is ['bad', 'good'], expected ['good', 'bad']" in message
     runner.run(change(later, min_confidence=0.6, init=copied.output_dir, output_dir=other))
     assert f"pass --output_dir={copied.output_dir}" in capsys.readouterr().out
     assert finetuned.read_task_spec(copied.output_dir) == task_spec

@@ -136,6 +136,7 @@ def test_temperature_and_thresholds_are_saved(tmp_path):
     texts, labels = ["the cat", "a dog", "a mat", "sun"], [["a"], ["b"], ["a", "b"], []]
     temperature, thresholds = model.calibrate(texts, labels), model.choose_thresholds(texts, labels, "f2")
     assert model.temperature == temperature != 1.0
+    assert model.calibrate(texts, labels) == temperature  # starts from the uncalibrated predictions again
     assert thresholds == dict(zip("ab", model.thresholds, strict=True)) != {"a": 0.5, "b": 0.5}
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

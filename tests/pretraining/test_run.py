@@ -129,6 +129,7 @@ BAD_OPTIONS = [
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
     ({"bert_config_file": "none.json"}, "none.json does not exist"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings=32"),
+    ({"max_seq_length": 32}, r"\A[^\n]*input_ids has 12 values; expected 32"),  # the only error: it fits the model
     ({"max_seq_length": 16}, "input_ids has 12 values; expected 16. Pass the --max_seq_length"),
     ({"init_checkpoint": "none/ckpt"}, "none/ckpt is neither a file, a folder nor a known model"),
     ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens, but lacks \[PAD\]"),
