@@ -108,11 +108,7 @@ def _encode(texts: Sequence[str], source: ExportSource) -> Answers:
 
 def _make_predictor(source: ExportSource) -> KerasPredictor:
     if source.spec is None:
-
-        def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
-            return {"masked_lm_logits": source.model(inputs, training=training)}
-
-        loaded = ModelAndTokenizer(pretraining_model, source.config, source.tokenizer)
+        loaded = ModelAndTokenizer(source.model, source.config, source.tokenizer)
         return fill_mask.make_predictor(loaded, min(TOP_K, len(source.tokenizer.vocab)))
     model = create_kind_model(source.spec).answering_model(source.model)
     max_seq_length = source.task_spec["max_seq_length"]

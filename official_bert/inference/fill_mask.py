@@ -64,6 +64,10 @@ def fill_masks(loaded: ModelAndTokenizer, texts: Iterable[str], top_k: int = 5) 
 def make_predictor(loaded: ModelAndTokenizer, top_k: int) -> KerasPredictor:
     """Returns a predictor that maps texts to the top_k tokens of each [MASK], [B, P, top_k], and their probabilities.
 
+    Args:
+        loaded: A pre-training model or a masked LM, which returns only the logits.
+        top_k: Number of tokens for each [MASK].
+
     Raises:
         UserError: If the model has no masked-LM head, or top_k is less than 1 or more than the size of the vocabulary.
     """
@@ -77,7 +81,8 @@ def make_predictor(loaded: ModelAndTokenizer, top_k: int) -> KerasPredictor:
         is_mask = inputs["input_ids"].numpy() == mask_id
         positions = np.argsort(~is_mask, axis=-1, kind="stable")[:, : is_mask.sum(axis=-1).max()]
         inputs = {**inputs, "masked_lm_positions": tf.constant(positions, tf.int32)}
-        return loaded.model(inputs, training=False)["masked_lm_logits"]
+        outputs = loaded.model(inputs, training=False)
+        return outputs["masked_lm_logits"] if isinstance(outputs, dict) else outputs
 
     compute = functools.partial(compute_outputs, forward, max_seq_length=max_seq_length)
     spec = _FillMaskSpec(tokenizer=loaded.tokenizer, top_k=top_k)

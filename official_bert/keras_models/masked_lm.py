@@ -28,8 +28,6 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from official_bert.tokenization.exact import FullTokenizer
 
-_LOGITS = "masked_lm_logits"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLMSpec(KindSpec):
@@ -126,7 +124,7 @@ class MaskedLM(FittingModel):
 
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
         whole = build_pretraining_model(self.bert_config, seed=seed, dtype=dtype)
-        core = keras.Model(whole.input, whole.output[_LOGITS])
+        core = keras.Model(whole.input, whole.output["masked_lm_logits"])
         encoder = get_encoder(whole)
         sequence_output = {"sequence_output": encoder.output["sequence_output"]}  # The model has no pooler of its own.
         self.__dict__["backbone"] = keras.Model(encoder.input, sequence_output, name="encoder")
@@ -166,9 +164,5 @@ class MaskedLM(FittingModel):
 
         The result has a list for each text, with a list of candidates for each [MASK].
         """
-
-        def forward(features: dict[str, Any], training: bool) -> dict[str, Any]:
-            return {_LOGITS: self(features, training=training)}
-
-        loaded = ModelAndTokenizer(forward, self.bert_config, self._tokenizer)
+        loaded = ModelAndTokenizer(self, self.bert_config, self._tokenizer)
         return fill_mask.fill_masks(loaded, input_adapters.to_texts(x), top_k)
