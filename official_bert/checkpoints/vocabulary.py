@@ -96,14 +96,14 @@ def _resolve_casing(
     wanted = overrides.do_lower_case
     flag = "--do_lower_case" if wanted else "--nodo_lower_case"
     accents = overrides.strip_accents
-    if found.casing is not None:
-        if wanted in (None, found.casing.do_lower_case):
-            if accents in (None, found.casing.strip_accents):
-                if not (problem := find_contradiction(split_vocab(vocab), found.casing.do_lower_case)):
-                    return found.casing, ()
-                note = f"{found.settings_file} says {found.casing.kind}, but {path} {problem}"
-                return found.casing, (f"{note}; if the file is wrong, correct it with official-bert convert",)
-            wanted, flag = found.casing.do_lower_case, "--strip_accents" if accents else "--nostrip_accents"
+    if (stated := found.casing) is not None:
+        same_case = wanted in (None, stated.do_lower_case)
+        if same_case and accents in (None, stated.strip_accents):
+            problem = find_contradiction(split_vocab(vocab), stated.do_lower_case)
+            note = f"{found.settings_file} says {stated.kind}, but {path} {problem}"
+            return stated, (f"{note}; if the file is wrong, correct it with official-bert convert",) if problem else ()
+        if same_case:
+            wanted, flag = stated.do_lower_case, "--strip_accents" if accents else "--nostrip_accents"
         problem = f"{flag} contradicts {found.settings_file}"
         if not overrides.replace:
             raise UserError(

@@ -97,14 +97,15 @@ def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str,
     labels = values.get("id2label")
     if labels is None or labels == _number_labels(make_placeholder_labels(classes)):
         return None
-    has_keys = isinstance(labels, dict) and sorted(labels) == sorted(map(str, range(classes)))
-    names = tuple(str(labels[str(number)]) for number in range(classes)) if has_keys else ()
+    numbers = [str(number) for number in range(classes)]
+    has_keys = isinstance(labels, dict) and sorted(labels) == sorted(numbers)
+    names = tuple(str(labels[number]) for number in numbers) if has_keys else ()
     if len(set(names)) < classes:
         raise UserError(
             f"{folder}/{CONFIG_FILE} has id2label {json.dumps(labels, ensure_ascii=False)[:200]}; expected a different "
             f"name for each of the keys 0 to {classes - 1}, since the classifier has {classes} classes"
         )
-    ids, numbers = values.get("label2id"), [str(number) for number in range(classes)]
+    ids = values.get("label2id")
     if isinstance(ids, dict) and set(ids) == set(names) and [str(ids[each]) for each in names] != numbers:
         raise UserError(
             f"{folder}/{CONFIG_FILE} numbers the classes differently in label2id, {json.dumps(ids, ensure_ascii=False)}"
