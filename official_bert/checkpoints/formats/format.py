@@ -57,7 +57,7 @@ class Framework:
         title: The name for messages.
         outputs: Function (checkpoint, folder, features) that runs the model in the folder with the framework. It
             returns output arrays under the names that `parity.compute_outputs` uses. `features` is like the result of
-            `parity.make_fixed_input`. May raise a UnreadableWeightsError.
+            `parity.make_fixed_input`. May raise an UnreadableWeightsError.
         encode: Function (folder, texts) that returns each text's token ids, without [CLS] and [SEP], from the
             framework's tokenizer. None if tokenizers are not compared.
     """

@@ -35,6 +35,7 @@ from official_bert.checkpoints.model_files import write_model_files
 from official_bert.checkpoints.tensors import TensorFile, read_weights, to_external
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.counting import pluralize
 
 NAME = "Hugging Face"
 
@@ -147,7 +148,9 @@ def transformers_outputs(checkpoint: LoadedModel, folder: str, features: Mapping
         options["add_pooling_layer"] = False
     model, loading = getattr(transformers, name_of_class).from_pretrained(folder, output_loading_info=True, **options)
     if missing := sorted(loading["missing_keys"]):
-        raise UnreadableWeightsError(f"transformers does not find {missing[0]} and {len(missing) - 1} other tensors")
+        raise UnreadableWeightsError(
+            f"transformers does not find {pluralize(len(missing), 'tensor')}, such as {missing[0]}"
+        )
     model.eval()
     names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
     arguments = {theirs: torch.tensor(features[ours], dtype=torch.long) for theirs, ours in names.items()}
