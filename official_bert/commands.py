@@ -5,17 +5,16 @@ Modules that need TensorFlow are imported when the command runs, after its flags
 
 import dataclasses
 
-from official_bert.adaptation.options import Options as AdaptationOptions
+from official_bert.adaptation.options import AdaptationOptions
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.export.options import ExportOptions
 from official_bert.finetuning import original_scripts
-from official_bert.finetuning.options import Options as FineTuningOptions
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.original_scripts import OriginalOptions, OriginalSquadOptions
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, FillMaskOptions, ShardOptions
-from official_bert.pretraining.options import Options as PretrainingOptions
-from official_bert.serving.options import CheckOptions
-from official_bert.serving.options import Options as ServingOptions
+from official_bert.pretraining.options import PretrainingOptions
+from official_bert.serving.options import CheckOptions, ServingOptions
 from official_bert.tasks.options import SQUAD, TASK_OPTIONS, SquadOptions, TaskOptions
 from official_bert.utils.allocator import tune_allocator
 from official_bert.utils.command_line import Command, Variant
@@ -84,7 +83,7 @@ ADAPT = Command(
 )
 
 
-def _finetune(options: FineTuningOptions, task_options: TaskOptions) -> None:
+def _finetune(options: FinetuningOptions, task_options: TaskOptions) -> None:
     tune_allocator()
     from official_bert.finetuning import runner, sweep
 
@@ -103,7 +102,7 @@ FINETUNE = Command(
     after="read mine/MODEL_CARD.md; official-bert export --model_dir=mine --export_dir=exports/mine",
     main=_finetune,
     extra="finetune",
-    options=(FineTuningOptions,),
+    options=(FinetuningOptions,),
     chooser="task",
     variants={task: Variant((options,), vars(options.defaults)) for task, options in TASK_OPTIONS.items()},
     aliases={"task_name": "task", "init_checkpoint": "init", "predict_batch_size": "eval_batch_size"},
@@ -128,14 +127,14 @@ FINETUNE = Command(
 )
 
 
-def _run_classifier(options: FineTuningOptions, original: OriginalOptions, task_options: TaskOptions) -> None:
+def _run_classifier(options: FinetuningOptions, original: OriginalOptions, task_options: TaskOptions) -> None:
     tune_allocator()
     original_scripts.run_classifier(options, original, task_options)
 
 
 _SCRIPT = dataclasses.replace(
     FINETUNE,
-    options=(FineTuningOptions, OriginalOptions),
+    options=(FinetuningOptions, OriginalOptions),
     main=_run_classifier,
     script_flags=("--noadam_bias_correction",),
     refused={name: text for name, text in FINETUNE.refused.items() if name == "master"},
@@ -149,7 +148,7 @@ RUN_CLASSIFIER = dataclasses.replace(
 )
 
 
-def _run_squad(options: FineTuningOptions, original: OriginalSquadOptions, task_options: SquadOptions) -> None:
+def _run_squad(options: FinetuningOptions, original: OriginalSquadOptions, task_options: SquadOptions) -> None:
     tune_allocator()
     original_scripts.run_squad(options, original, task_options)
 
@@ -159,7 +158,7 @@ RUN_SQUAD = dataclasses.replace(
     program="python -m run_squad",
     original_script="run_squad.py",
     summary="Fine-tunes BERT on SQuAD, with the original's flags and output files.",
-    options=(FineTuningOptions, OriginalSquadOptions),
+    options=(FinetuningOptions, OriginalSquadOptions),
     main=_run_squad,
     script_flags=(*_SCRIPT.script_flags, f"--task={SQUAD}"),
     examples=("--train_file=train-v1.1.json --init_checkpoint=BERT/bert_model.ckpt --do_train --output_dir=squad",),

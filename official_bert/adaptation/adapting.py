@@ -21,7 +21,7 @@ from typing import Any
 
 from data_gen.text import word_boundaries
 from official_bert.adaptation import records, training, words
-from official_bert.adaptation.options import Options
+from official_bert.adaptation.options import AdaptationOptions
 from official_bert.adaptation.training import RESULT_FILE, Adaptation
 from official_bert.checkpoints.checkpoint import CONFIG_FILE
 from official_bert.errors import UserError
@@ -55,12 +55,12 @@ def adapt(init: str, input_file: str | Sequence[str], output_dir: str, **options
         if isinstance(options.get(name), str):
             options[name] = [options[name]]
     patterns = [input_file] if isinstance(input_file, str) else list(input_file)
-    if run(Options(init=init, input_file=patterns, output_dir=output_dir, **options)):
+    if run(AdaptationOptions(init=init, input_file=patterns, output_dir=output_dir, **options)):
         raise KeyboardInterrupt(f"stopped; repeat the call to resume in {output_dir}")
     return Adaptation.read(output_dir)
 
 
-def run(options: Options) -> int:
+def run(options: AdaptationOptions) -> int:
     """Continues pre-training of a model on text of another domain, and writes the adapted model and a report.
 
     Returns:
@@ -91,7 +91,7 @@ def run(options: Options) -> int:
             os.rmdir(options.output_dir)
 
 
-def _check_folder(options: Options, work: str) -> None:
+def _check_folder(options: AdaptationOptions, work: str) -> None:
     """Raises a UserError if the output folder contains other files, or an adaptation with other options or texts.
 
     Args:
@@ -112,7 +112,7 @@ def _check_folder(options: Options, work: str) -> None:
         row_files.check_unchanged(contents[flag], patterns, flag)
 
 
-def _run_stages(options: Options, work: str) -> int:
+def _run_stages(options: AdaptationOptions, work: str) -> int:
     """Runs the stages that have not been completed yet. Returns the process's exit code."""
     initial = os.path.join(work, words.INITIAL)
     if not files.exists(initial):
@@ -134,7 +134,7 @@ def _run_stages(options: Options, work: str) -> int:
     return training.train(options, texts, record_files, initial)
 
 
-def _prepare(options: Options, work: str) -> None:
+def _prepare(options: AdaptationOptions, work: str) -> None:
     """Runs the first stage: prepares the texts and the initial model. Checks all options before it reads text."""
     checkpoint, lines = words.read_checkpoint(options)
     options.resolve_defaults(checkpoint.config)

@@ -25,7 +25,7 @@ _PARTS = 10  # Warm-up takes one of ten parts of the training, and an evaluation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TextOptions, AdamOptions):
+class AdaptationOptions(TextOptions, AdamOptions):
     """The flags of adapt: the model, the text that it is adapted to, and the settings of the training."""
 
     init: str = _model(dataclasses.MISSING, "Weights: a checkpoint of any format, or a name (hf://, google://).")
@@ -113,7 +113,7 @@ class Options(TextOptions, AdamOptions):
         patterns["new_words_file"] = [self.new_words_file] if self.new_words_file else []
         return {flag: value for flag, value in patterns.items() if value}
 
-    def resolve_defaults(self, config: BertConfig) -> "Options":
+    def resolve_defaults(self, config: BertConfig) -> "AdaptationOptions":
         """Returns the options with defaults that suit the model in place of None. Only dupe_factor may stay None.
 
         Raises:

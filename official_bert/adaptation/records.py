@@ -14,7 +14,7 @@ from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine
 from data_gen.text import exclusion, formats
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
-from official_bert.adaptation.options import AUTO, PAIRS, Options
+from official_bert.adaptation.options import AUTO, PAIRS, AdaptationOptions
 from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, VOCAB_FILE
 from official_bert.checkpoints.model_files import find_tokenizer
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE
@@ -76,7 +76,7 @@ class _Document(NamedTuple):
     sentences: int
 
 
-def prepare_texts(options: Options, folder: str) -> Texts:
+def prepare_texts(options: AdaptationOptions, folder: str) -> Texts:
     """Reads the texts of --input_file and --general_file, and writes training and held-out text to a folder.
 
     Which documents are held out depends only on their contents. So the decision is the same for equal documents.
@@ -132,7 +132,7 @@ def read_sentences(path: str) -> Iterator[str]:
         yield from filter(None, (line.rstrip("\n") for line in reader))
 
 
-def make_records(options: Options, work: str, model: str, passes: int) -> Records:
+def make_records(options: AdaptationOptions, work: str, model: str, passes: int) -> Records:
     """Makes training and evaluation records. Resumes if an earlier call was interrupted.
 
     Args:
@@ -174,7 +174,7 @@ def make_records(options: Options, work: str, model: str, passes: int) -> Record
     )
 
 
-def count_passes(options: Options, tokens: float) -> int:
+def count_passes(options: AdaptationOptions, tokens: float) -> int:
     """Returns how often a text of `tokens` tokens is used for records: --dupe_factor, or as often as training needs."""
     if options.dupe_factor is not None:
         return options.dupe_factor
@@ -183,7 +183,11 @@ def count_passes(options: Options, tokens: float) -> int:
 
 
 def _split_general(
-    options: Options, documents: list[_Document], domain: set[bytes], trained_on: list[_Document], corpus: IO[bytes]
+    options: AdaptationOptions,
+    documents: list[_Document],
+    domain: set[bytes],
+    trained_on: list[_Document],
+    corpus: IO[bytes],
 ) -> tuple[list[_Document], list[_Document]]:
     """Splits the general text into documents to hold out and documents to mix into the training text.
 
@@ -222,7 +226,7 @@ def _split_general(
 
 
 def _read_documents(
-    title: str, paths: list[str], options: Options, excluded: ExcludedTexts | None, corpus: IO[bytes]
+    title: str, paths: list[str], options: AdaptationOptions, excluded: ExcludedTexts | None, corpus: IO[bytes]
 ) -> list[_Document]:
     """Copies the documents in some files to `corpus`, except documents that contain an excluded text.
 

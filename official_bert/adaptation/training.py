@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping
 
 from official_bert.adaptation import records
-from official_bert.adaptation.options import Options
+from official_bert.adaptation.options import AdaptationOptions
 from official_bert.adaptation.records import Records, Texts
 from official_bert.adaptation.words import INITIAL, ORIGINAL, WORDS_FILE
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
@@ -18,7 +18,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.pretraining.evaluation import evaluate
 from official_bert.pretraining.model_card import write_model_card
-from official_bert.pretraining.options import Options as PretrainingOptions
+from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.run import PretrainingRun, pretrain
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.runs.training_log import EVAL, GENERAL, read_log
@@ -32,7 +32,7 @@ _EVALUATION_RECORDS, _CHECKPOINTS_KEPT = 1600, 2
 # Options of adapt that pretrain has with the same meaning.
 _INPUT_OPTIONS = {"input_file", "output_dir", "vocab_file", "do_lower_case", "strip_accents"}
 _SHARED_OPTIONS = {
-    field.name for field in dataclasses.fields(Options) if hasattr(PretrainingOptions, field.name)
+    field.name for field in dataclasses.fields(AdaptationOptions) if hasattr(PretrainingOptions, field.name)
 } - _INPUT_OPTIONS
 _SAMPLES, _MIN_SAMPLE_WORDS, _MAX_SAMPLE_WORDS = 8, 6, 25
 _MAX_NEW_WORDS_SHOWN = 100
@@ -90,7 +90,7 @@ def _describe_losses(losses: Change) -> str:
     return f"masked LM loss {losses.before:.4f} before, {losses.after:.4f} after: {abs(difference):.4f} {verdict}"
 
 
-def train(options: Options, texts: Texts, record_files: Records, model_folder: str) -> int:
+def train(options: AdaptationOptions, texts: Texts, record_files: Records, model_folder: str) -> int:
     """Trains a model and writes it to the output folder. Returns the process's exit code (see pretrain).
 
     Args:
@@ -108,7 +108,7 @@ def train(options: Options, texts: Texts, record_files: Records, model_folder: s
     return pretrain(_make_pretraining_options(options, texts, record_files, model_folder, settings))
 
 
-def write_original_losses(options: Options, texts: Texts, work: str) -> None:
+def write_original_losses(options: AdaptationOptions, texts: Texts, work: str) -> None:
     """Computes the held-out losses of the original model, without new words, and writes them to the working folder."""
     record_files = records.make_records(options, work, ORIGINAL, 0)
     model_folder = os.path.join(work, ORIGINAL)
@@ -133,7 +133,7 @@ def write_original_losses(options: Options, texts: Texts, work: str) -> None:
 
 
 def _make_pretraining_options(
-    options: Options, texts: Texts, record_files: Records, model_folder: str, settings: Mapping[str, object]
+    options: AdaptationOptions, texts: Texts, record_files: Records, model_folder: str, settings: Mapping[str, object]
 ) -> PretrainingOptions:
     values = {
         "bert_config_file": os.path.join(model_folder, CONFIG_FILE),
@@ -151,7 +151,7 @@ def _make_pretraining_options(
     return PretrainingOptions(**values)
 
 
-def write_result(options: Options, work: str) -> None:
+def write_result(options: AdaptationOptions, work: str) -> None:
     """Writes the model card and adapt.json after the training. `work` is the working folder."""
     folder = options.output_dir
     texts = records.read_texts(os.path.join(work, records.TEXTS))

@@ -12,7 +12,7 @@ import numpy as np
 from data_gen.vocabulary.report import Figures, measure
 from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.adaptation import records
-from official_bert.adaptation.options import Options
+from official_bert.adaptation.options import AdaptationOptions
 from official_bert.checkpoints import resize
 from official_bert.checkpoints.checkpoint import MASKED_LM, PARTS, PRETRAINING, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import own
@@ -45,7 +45,7 @@ class Proposal:
     saved: int  # Tokens that it would save, after the words proposed before it.
 
 
-def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
+def read_checkpoint(options: AdaptationOptions) -> tuple[LoadedModel, list[str]]:
     """Reads the checkpoint of --init. Returns it without task heads, and lines for the terminal that describe it.
 
     Raises:
@@ -70,7 +70,7 @@ def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
     return dataclasses.replace(checkpoint, labels=None, kind=None, task_spec=None, notes=()), lines
 
 
-def make_initial_model(options: Options, checkpoint: LoadedModel, new_words: list[str], work: str) -> None:
+def make_initial_model(options: AdaptationOptions, checkpoint: LoadedModel, new_words: list[str], work: str) -> None:
     """Counts words, adds new ones to the vocabulary and writes the initial model.
 
     If words are added, also writes the original model without them, for comparison.

@@ -17,7 +17,7 @@ from keras import ops
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import EXAMPLE, LABELS, Features
 from official_bert.kinds.model import create_kind_model
@@ -57,7 +57,7 @@ def prepare_distillation(
     task: Task,
     examples: Sequence[Any],
     features: Features,
-    options: Options,
+    options: FinetuningOptions,
     strategy: tf.distribute.Strategy,
 ) -> tuple[Features, DistillationLoss]:
     """Returns the student's features with the targets of DistillationLoss (labels and the teacher's logits), and it.

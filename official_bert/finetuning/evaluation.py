@@ -14,7 +14,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.model_card import CARD_FILE, Evaluation, format_model_card
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.all_kinds import create_spec
@@ -34,7 +34,7 @@ Scores = dict[str, dict[str, float]]  # by split and name
 
 
 def evaluate_and_predict(
-    options: Options,
+    options: FinetuningOptions,
     data: RunData,
     folder: str,
     strategy: tf.distribute.Strategy,
@@ -183,7 +183,7 @@ def _warn_if_constant(split: str, spec: KindSpec, predictions: Any, examples: li
     return [f"{split}: {warning}"]
 
 
-def _card_settings(options: Options) -> dict[str, Any]:
+def _card_settings(options: FinetuningOptions) -> dict[str, Any]:
     """Returns the options to show in the model card.
 
     If the run does not train, the training options are read from the model's folder, which stores the
@@ -191,12 +191,12 @@ def _card_settings(options: Options) -> dict[str, Any]:
     """
     settings, path = options.as_dict(), os.path.join(options.output_dir, OPTIONS_FILE)
     if not options.do_train and files.exists(path):
-        fields = dataclasses.fields(Options)
+        fields = dataclasses.fields(FinetuningOptions)
         names = {"init", *(field.name for field in fields if field.metadata.get("group") == TRAINING)}
         settings |= {name: value for name, value in files.read_json_object(path).items() if name in names}
     return settings
 
 
-def get_decision_options(options: Options) -> DecisionOptions:
+def get_decision_options(options: FinetuningOptions) -> DecisionOptions:
     """Returns which decision settings to choose on the evaluation data."""
     return DecisionOptions(options.calibrate, options.thresholds, options.min_confidence)

@@ -22,7 +22,7 @@ _hardware = functools.partial(option, group=HARDWARE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ValidatedOptions, AdamOptions, DeviceOptions):
+class FinetuningOptions(ValidatedOptions, AdamOptions, DeviceOptions):
     """The options of a fine-tuning run.
 
     The defaults of some options depend on the task (see tasks.options.Defaults). `task_options` contains the options of

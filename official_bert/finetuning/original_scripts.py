@@ -5,7 +5,7 @@ import glob
 import os
 from collections.abc import Mapping
 
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.tasks.options import SQUAD_V2, SquadOptions, SquadV2Options, TaskOptions
 from official_bert.utils import files
 from official_bert.utils.flags import MODEL, TRAINING, ValidatedOptions, option
@@ -38,7 +38,7 @@ class OriginalSquadOptions(OriginalOptions):
     verbose_logging: bool = option(False, f"{_NO_EFFECT}.")
 
 
-def run_classifier(options: Options, original: OriginalOptions, task_options: TaskOptions) -> None:
+def run_classifier(options: FinetuningOptions, original: OriginalOptions, task_options: TaskOptions) -> None:
     """Runs `finetune`, and then also writes eval_results.txt and test_results.tsv like the original."""
     scores = _finetune(options, original, task_options)
     folder = options.output_dir
@@ -52,7 +52,7 @@ def run_classifier(options: Options, original: OriginalOptions, task_options: Ta
         files.write_text(os.path.join(folder, "test_results.tsv"), "\n".join([*probabilities, ""]))
 
 
-def run_squad(options: Options, original: OriginalSquadOptions, task_options: SquadOptions) -> None:
+def run_squad(options: FinetuningOptions, original: OriginalSquadOptions, task_options: SquadOptions) -> None:
     """Runs `finetune`, and then also writes the predictions under the file names of the original."""
     if original.version_2_with_negative:
         threshold = original.null_score_diff_threshold
@@ -70,7 +70,9 @@ def write_scores(path: str, scores: Mapping[str, float]) -> None:
     files.write_text(path, "".join(f"eval_{name} = {value}\n" for name, value in sorted(scores.items())))
 
 
-def _finetune(options: Options, original: OriginalOptions, task_options: TaskOptions) -> dict[str, dict[str, float]]:
+def _finetune(
+    options: FinetuningOptions, original: OriginalOptions, task_options: TaskOptions
+) -> dict[str, dict[str, float]]:
     from official_bert.finetuning import runner
 
     init = options.init or original.bert_config_file  # random weights, as in the original

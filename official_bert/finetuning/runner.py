@@ -18,7 +18,7 @@ from official_bert.finetuning.initial_model import (
     read_initial_model,
     select_head_weights,
 )
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.training import OPTIONS_FILE, train
 from official_bert.optimization.precision import resolve_dtype
 from official_bert.runs import run_file
@@ -33,7 +33,7 @@ _CACHE_FOLDER = "features"
 _TRAINED_SETTINGS = ("max_seq_length", "doc_stride", "max_query_length", "head", "lstm_units", "pooling", "normalize")
 
 
-def run(options: Options, bert_config_file: str | None = None) -> Scores:
+def run(options: FinetuningOptions, bert_config_file: str | None = None) -> Scores:
     """Runs fine-tuning: trains, evaluates and predicts, as the options specify. Returns the scores by split and name.
 
     The output folder contains the best model (see finetuned), its scores (results.json), predictions, the log
@@ -52,7 +52,9 @@ def run(options: Options, bert_config_file: str | None = None) -> Scores:
         return _run_with_strategy(options, strategy, bert_config_file)
 
 
-def _run_with_strategy(options: Options, strategy: tf.distribute.Strategy, bert_config_file: str | None) -> Scores:
+def _run_with_strategy(
+    options: FinetuningOptions, strategy: tf.distribute.Strategy, bert_config_file: str | None
+) -> Scores:
     task_spec = None if options.do_train else finetuned.read_task_spec(options.output_dir)
     init = options.output_dir if task_spec else options.init
     if init is None:
@@ -100,7 +102,9 @@ def _run_with_strategy(options: Options, strategy: tf.distribute.Strategy, bert_
     return scores
 
 
-def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.distribute.Strategy) -> Options:
+def _resolve_dtype(
+    options: FinetuningOptions, initial_model: LoadedModel, strategy: tf.distribute.Strategy
+) -> FinetuningOptions:
     """Returns the options with --dtype=auto replaced by the precision to use. A resumed run keeps its precision."""
     earlier = run_file.read_run_file(os.path.join(options.output_dir, OPTIONS_FILE)).get("dtype")
     tokens = options.train_batch_size * options.max_seq_length // strategy.num_replicas_in_sync
@@ -108,7 +112,7 @@ def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.di
     return dataclasses.replace(options, dtype=dtype)
 
 
-def make_run_task(options: Options) -> Task:
+def make_run_task(options: FinetuningOptions) -> Task:
     """Returns the task of a run.
 
     It has the classes of the teacher, or of the model that is only evaluated, if there is one.
@@ -136,7 +140,7 @@ def make_run_task(options: Options) -> Task:
     return task
 
 
-def _restore_settings(options: Options, task_spec: dict[str, Any], folder: str) -> Options:
+def _restore_settings(options: FinetuningOptions, task_spec: dict[str, Any], folder: str) -> FinetuningOptions:
     """Returns the options with settings from a fine-tuned model's task.json where the user set none.
 
     Raises:
@@ -154,7 +158,7 @@ def _restore_settings(options: Options, task_spec: dict[str, Any], folder: str) 
     return options
 
 
-def _check_splits(options: Options, task: Task) -> None:
+def _check_splits(options: FinetuningOptions, task: Task) -> None:
     """Raises a UserError if data for a requested evaluation, prediction or decision are missing.
 
     A requested decision (calibration, thresholds, minimum confidence) must also suit the kind of task.
@@ -168,7 +172,7 @@ def _check_splits(options: Options, task: Task) -> None:
         )
 
 
-def _get_max_seq_length(options: Options, initial_model: LoadedModel) -> int:
+def _get_max_seq_length(options: FinetuningOptions, initial_model: LoadedModel) -> int:
     length, most = options.max_seq_length, initial_model.config.max_position_embeddings
     if length > most:
         raise UserError(f"--max_seq_length is {length}; the model accepts at most {most} tokens")

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.runner import make_run_task, run
 from official_bert.finetuning.training import get_deciding_score, get_sign
 from official_bert.runs.training_run import make_strategy
@@ -18,7 +18,7 @@ from official_bert.utils import files, markdown
 
 TABLE_FILE, JSON_FILE = "sweep.md", "sweep.json"
 
-# Maps each list in Options to the option that it varies, and to the type of its values.
+# Maps each list in FinetuningOptions to the option that it varies, and to the type of its values.
 _AXES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "grid_batch_sizes": ("train_batch_size", int),
     "grid_learning_rates": ("learning_rate", float),
@@ -26,12 +26,12 @@ _AXES: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-def is_sweep(options: Options) -> bool:
+def is_sweep(options: FinetuningOptions) -> bool:
     """Returns whether the options request several runs instead of one."""
     return bool(options.random_seeds) or any(getattr(options, name) for name in _AXES)
 
 
-def run_sweep(options: Options) -> list[dict[str, Any]]:
+def run_sweep(options: FinetuningOptions) -> list[dict[str, Any]]:
     """Runs all combinations of settings with all seeds, each run in its own folder in --output_dir.
 
     A sweep that was stopped is resumed. With --do_predict, the best run of the best combination makes predictions.
@@ -75,7 +75,7 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
     return rows
 
 
-def _list_settings(options: Options) -> list[dict[str, Any]]:
+def _list_settings(options: FinetuningOptions) -> list[dict[str, Any]]:
     axes = [
         [(name, kind(text)) for text in getattr(options, flag)]
         for flag, (name, kind) in _AXES.items()
@@ -84,7 +84,7 @@ def _list_settings(options: Options) -> list[dict[str, Any]]:
     return [dict(setting) for setting in itertools.product(*axes)]
 
 
-def _make_run_options(options: Options, setting: dict[str, Any], seed: int) -> Options:
+def _make_run_options(options: FinetuningOptions, setting: dict[str, Any], seed: int) -> FinetuningOptions:
     """Returns the options of one run, with its setting, seed and folder."""
     changes: dict[str, Any] = {
         **setting,

@@ -17,7 +17,7 @@ from official_bert.checkpoints.loading import assign_weights
 from official_bert.finetuning import batches
 from official_bert.finetuning.initial_model import build_initial_encoder, select_head_weights
 from official_bert.finetuning.loss_share import make_loss_share
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.training_step import TrainingStep
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
@@ -30,7 +30,7 @@ from official_bert.optimization.freezing import freeze
 from official_bert.training.replicas import distribute_rows, make_length_buckets, report_compilation
 
 
-def count_steps(options: Options, num_rows: int) -> tuple[int, int, int]:
+def count_steps(options: FinetuningOptions, num_rows: int) -> tuple[int, int, int]:
     """Returns the number of steps of the whole run, of an epoch, and between two evaluations.
 
     Args:
@@ -68,7 +68,7 @@ class Trainer:
         self,
         spec: KindSpec,
         initial_model: LoadedModel,
-        options: Options,
+        options: FinetuningOptions,
         num_rows: int,
         loss: Any = None,
         strategy: tf.distribute.Strategy | None = None,

@@ -13,7 +13,7 @@ from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.distillation import prepare_distillation
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
 from official_bert.kinds.names import LOWER_IS_BETTER
 from official_bert.optimization import distribution
@@ -32,7 +32,7 @@ _LOG_STEPS = 50  # maximum number of steps between lines of the log
 
 
 def train(
-    options: Options,
+    options: FinetuningOptions,
     data: RunData,
     initial_model: LoadedModel,
     strategy: tf.distribute.Strategy,
@@ -91,7 +91,7 @@ class _Run:
     """
 
     def __init__(
-        self, options: Options, data: RunData, initial_model: LoadedModel, strategy: tf.distribute.Strategy
+        self, options: FinetuningOptions, data: RunData, initial_model: LoadedModel, strategy: tf.distribute.Strategy
     ) -> None:
         self._options, self._task, self._initial_model, self._strategy = options, data.task, initial_model, strategy
         task = self._task
@@ -298,7 +298,7 @@ def has_stopped_improving(scores: list[float], patience: int) -> bool:
 
 
 def write_or_compare_options(
-    options: Options, data_digest: str, evaluation_digests: Sequence[str], is_writer: bool = True
+    options: FinetuningOptions, data_digest: str, evaluation_digests: Sequence[str], is_writer: bool = True
 ) -> None:
     """Writes the options and digests of a new run, or compares them with an earlier start in the output folder.
 

@@ -14,7 +14,7 @@ from official_bert.data.sentence_objectives import NONE, get_objective
 from official_bert.errors import CollectedErrors, UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import initial_checkpoint, run_metadata
-from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.options import Phase, PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles, get_masking_rates, read_recorded_casing
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.runs.run_file import Changes
@@ -25,7 +25,7 @@ from official_bert.utils import files
 from official_bert.utils.counting import pluralize
 
 
-def read_config(options: Options) -> BertConfig:
+def read_config(options: PretrainingOptions) -> BertConfig:
     """Returns the model configuration with the changes from flags."""
     config = BertConfig.from_json_file(options.bert_config_file)
     if options.left_to_right:
@@ -36,7 +36,7 @@ def read_config(options: Options) -> BertConfig:
     return config
 
 
-def warn_of_long_warmup(options: Options) -> None:
+def warn_of_long_warmup(options: PretrainingOptions) -> None:
     """Prints a warning for each learning-rate schedule that ends before its warm-up does."""
     for phase in options.schedule_phases:
         steps = phase.last_step - phase.first_step
@@ -49,7 +49,7 @@ def warn_of_long_warmup(options: Options) -> None:
             )
 
 
-def find_checkpoint(options: Options) -> str | None:
+def find_checkpoint(options: PretrainingOptions) -> str | None:
     """Returns the path of the run's newest complete checkpoint, to resume or evaluate, or None if the run is new.
 
     Raises:
@@ -77,13 +77,13 @@ def find_checkpoint(options: Options) -> str | None:
 
 
 def check_and_resolve_options(
-    options: Options,
+    options: PretrainingOptions,
     config: BertConfig,
     records: RunRecords,
     phases: Sequence[Phase],
     resumed_from: str | None,
     initial: LoadedModel | None,
-) -> tuple[Options, dict[str, str], Changes]:
+) -> tuple[PretrainingOptions, dict[str, str], Changes]:
     """Checks the options against the records, the model and an earlier start of the run. Reports all mistakes together.
 
     Mistakes in single flags are listed before differences from the earlier start.
@@ -129,7 +129,7 @@ def check_and_resolve_options(
     return options, model_files, changes or {}
 
 
-def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> Casing | None:
+def _resolve_casing(options: PretrainingOptions, manifests: Sequence[manifest.Manifest]) -> Casing | None:
     """Returns the casing that the manifests, the flags or the run's folder state, in this order, or else None."""
     for each in manifests:
         if recorded := read_recorded_casing(each):
@@ -140,7 +140,9 @@ def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) ->
     return read_casing(path) if files.exists(path) else None
 
 
-def _check_model_files(options: Options, contents: dict[str, str], manifests: Sequence[manifest.Manifest]) -> None:
+def _check_model_files(
+    options: PretrainingOptions, contents: dict[str, str], manifests: Sequence[manifest.Manifest]
+) -> None:
     """Raises a UserError if the folder contains files of another model.
 
     If the records' manifest contradicts a stored casing, prints a note that the stored casing will be replaced.
@@ -159,7 +161,7 @@ def _check_model_files(options: Options, contents: dict[str, str], manifests: Se
 
 
 def _check_vocabulary(
-    vocab: str | None, options: Options, config: BertConfig, casing: Casing | None, has_manifest: bool
+    vocab: str | None, options: PretrainingOptions, config: BertConfig, casing: Casing | None, has_manifest: bool
 ) -> Casing | None:
     """Returns the casing of the run's text. Infers it from the vocabulary if `casing` is None.
 
@@ -183,7 +185,7 @@ def _check_vocabulary(
     return casing
 
 
-def _check_lengths(options: Options, config: BertConfig) -> None:
+def _check_lengths(options: PretrainingOptions, config: BertConfig) -> None:
     """Raises a UserError if a phase has longer records than the model has positions."""
     for phase in options.phases:
         if phase.max_seq_length > config.max_position_embeddings:
@@ -193,7 +195,9 @@ def _check_lengths(options: Options, config: BertConfig) -> None:
             )
 
 
-def _check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
+def _check_objectives(
+    options: PretrainingOptions, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]
+) -> None:
     """Raises a UserError if the records differ in objective or masking rates, or contradict the run's objective.
 
     All records must have the same objective. All records for evaluation must have the same masking rates,
@@ -215,7 +219,7 @@ def _check_objectives(options: Options, training: Iterable[RecordFiles], evaluat
         )
 
 
-def _check_packing(options: Options, config: BertConfig) -> None:
+def _check_packing(options: PretrainingOptions, config: BertConfig) -> None:
     """Raises a UserError if --pack_sequences is set for a model that does not support it."""
     if options.pack_sequences and not config.predicts_masked_tokens:
         raise UserError(
@@ -223,7 +227,7 @@ def _check_packing(options: Options, config: BertConfig) -> None:
         )
 
 
-def check_replicas(options: Options, replicas: int) -> None:
+def check_replicas(options: PretrainingOptions, replicas: int) -> None:
     """Raises a UserError if batch sizes are not multiples of the number of replicas, or a flag does not suit them."""
     on_tpu = options.strategy == "tpu"
     if options.num_tpu_cores is not None and on_tpu and options.num_tpu_cores != replicas:

@@ -9,7 +9,7 @@ import math
 from official_bert.checkpoints.tensors import get_pretraining_shapes
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import TPU
-from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.options import Phase, PretrainingOptions
 
 # Number of [B, S, F] tensors that the gradient of an activation needs in addition to its result. Others need none.
 _KEPT_BY_ACTIVATION = {"gelu": 4, "gelu_exact": 3}
@@ -82,7 +82,9 @@ def estimate_memory(
     )
 
 
-def print_memory_estimate(options: Options, config: BertConfig, replicas: int, phase: Phase, rows: int) -> None:
+def print_memory_estimate(
+    options: PretrainingOptions, config: BertConfig, replicas: int, phase: Phase, rows: int
+) -> None:
     """Prints the estimated memory of each device in a phase of training.
 
     Args:

@@ -13,7 +13,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.losses import compute_pretraining_metrics
 from official_bert.pretraining.monitor import format_losses
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import SUMS, Pretrainer
@@ -29,7 +29,7 @@ RESULTS_FILE = "eval_results.txt"
 class HeldOutEvaluation:
     """Evaluates a run on its held-out records, and on records of general text if --general_eval_file is set."""
 
-    options: Options
+    options: PretrainingOptions
     config: BertConfig
     pretrainer: Pretrainer
     records: RunRecords

@@ -13,12 +13,12 @@ from official_bert.checkpoints.vocabulary import find_vocabulary_difference
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import PretrainingOptions
 from official_bert.tokenization.casing import Casing
 from official_bert.utils import files
 
 
-def open_initial_checkpoint(options: Options, config: BertConfig) -> LoadedModel:
+def open_initial_checkpoint(options: PretrainingOptions, config: BertConfig) -> LoadedModel:
     """Reads --init_checkpoint. If the checkpoint has no configuration, the run's is used.
 
     Raises:
@@ -31,7 +31,7 @@ def open_initial_checkpoint(options: Options, config: BertConfig) -> LoadedModel
 
 def check_initial_checkpoint(
     initial: LoadedModel,
-    options: Options,
+    options: PretrainingOptions,
     config: BertConfig,
     manifests: Iterable[manifest.Manifest],
     casing: Casing | None,

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.losses import compute_pretraining_metrics
-from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.options import Phase, PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
@@ -28,7 +28,7 @@ class Monitor:
     Each line of the log has the means over an interval: the steps since the previous line.
     """
 
-    options: Options
+    options: PretrainingOptions
     config: BertConfig
     pretrainer: Pretrainer
     records: RunRecords

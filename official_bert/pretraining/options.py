@@ -55,7 +55,7 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
+class PretrainingOptions(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
     """The flags of run_pretraining. Flags that the original has as well have the same defaults there."""
 
     input_file: list[str] = _data(
@@ -220,7 +220,7 @@ class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
             raise UserError("--phase2_num_train_steps and --phase2_input_file must be passed together")
         if self.phase2_num_warmup_steps and self.phase2_learning_rate is None:
             raise UserError("--phase2_num_warmup_steps needs --phase2_learning_rate")
-        changeable = run_file.locked_options(Options) | {RECORDS}
+        changeable = run_file.locked_options(PretrainingOptions) | {RECORDS}
         unknown = sorted(set(self.allow_changes) - changeable)
         if unknown:
             raise UserError(

@@ -19,7 +19,7 @@ from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.next_token_targets import add_next_token_targets
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.options import Phase, PretrainingOptions
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import load_vocab
 from official_bert.utils import files
@@ -47,7 +47,9 @@ class RecordFiles(RecordSource):
     damaged: int = 0
 
     @classmethod
-    def find(cls, patterns: list[str], flag: str, phase: Phase, options: Options, config: BertConfig) -> "RecordFiles":
+    def find(
+        cls, patterns: list[str], flag: str, phase: Phase, options: PretrainingOptions, config: BertConfig
+    ) -> "RecordFiles":
         """Finds the record files that match some patterns, and checks them.
 
         Args:
@@ -213,7 +215,7 @@ def read_recorded_casing(described: manifest.Manifest) -> Casing | None:
     return None if flags.get("do_lower_case") is None else Casing.from_settings(flags)
 
 
-def _check_casing(manifests: list[manifest.Manifest], flag: str, options: Options) -> None:
+def _check_casing(manifests: list[manifest.Manifest], flag: str, options: PretrainingOptions) -> None:
     recorded = sorted({casing for each in manifests if (casing := read_recorded_casing(each))})
     if len(recorded) > 1:
         kinds = " and others are ".join(casing.texts for casing in recorded)

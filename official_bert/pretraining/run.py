@@ -24,7 +24,7 @@ from official_bert.pretraining import checks, corpus_initialization, cost, initi
 from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.model_card import write_model_card
 from official_bert.pretraining.monitor import Monitor, Profile
-from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.options import Phase, PretrainingOptions
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.run_file import describe_changes
@@ -37,7 +37,7 @@ from official_bert.utils.counting import pluralize
 _MAX_CALL_SECONDS = 10.0  # Longest call to the devices, so that a stop request is served in time.
 
 
-def pretrain(options: Options) -> int:
+def pretrain(options: PretrainingOptions) -> int:
     """Runs pre-training: trains, evaluates or both, as the options specify. Returns the process's exit code.
 
     The code is 0 if everything is done. If SIGTERM or Ctrl-C stopped the training (after it saved a checkpoint), the
@@ -95,7 +95,7 @@ class PretrainingRun:
         checkpoints: The checkpoints of the run.
     """
 
-    def __init__(self, options: Options, strategy: Any) -> None:
+    def __init__(self, options: PretrainingOptions, strategy: Any) -> None:
         self.strategy = strategy
         self.is_chief = bool(strategy.extended.should_checkpoint)
         replicas = strategy.num_replicas_in_sync
@@ -148,7 +148,7 @@ class PretrainingRun:
         self.checkpoints = run_checkpoints.RunCheckpoints(options.output_dir, variables, options.keep_checkpoint_max)
 
 
-def make_schedule(options: Options) -> PhasedSchedule:
+def make_schedule(options: PretrainingOptions) -> PhasedSchedule:
     """Returns the learning-rate schedule: one over all steps, as in the paper, or one for each phase."""
     schedules = []
     for phase in options.schedule_phases:
@@ -314,7 +314,7 @@ def _report_stop(step: int, stop: StopRequest) -> int:
 
 
 def _choose_end_of_call(
-    options: Options, phase: Phase, profile: Profile, step: int, seconds_per_step: float | None
+    options: PretrainingOptions, phase: Phase, profile: Profile, step: int, seconds_per_step: float | None
 ) -> int:
     """Chooses how far to train in one call. Returns the step at which the call ends.
 
@@ -337,7 +337,7 @@ def _choose_end_of_call(
     return min(step + max_steps, phase.last_step, *due)
 
 
-def _is_evaluated(options: Options, step: int) -> bool:
+def _is_evaluated(options: PretrainingOptions, step: int) -> bool:
     """Returns whether the weights after `step` steps are to be evaluated during training. Random weights never are."""
     if not options.eval_steps or not (step or options.init_checkpoint):
         return False

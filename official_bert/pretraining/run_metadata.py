@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.options import RECORDS, Options, Phase
+from official_bert.pretraining.options import RECORDS, Phase, PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.runs import run_file
@@ -39,7 +39,7 @@ def write_run_metadata(folder: str, metadata: Mapping[str, Any]) -> None:
 
 
 def collect_run_metadata(
-    options: Options,
+    options: PretrainingOptions,
     config: BertConfig,
     strategy: tf.distribute.Strategy,
     records: RunRecords,
@@ -101,7 +101,7 @@ def command_line() -> str:
 
 
 def check_resume_compatibility(
-    options: Options, config: BertConfig, records: Mapping[int, RecordFiles]
+    options: PretrainingOptions, config: BertConfig, records: Mapping[int, RecordFiles]
 ) -> run_file.Changes:
     """Compares the options that must not change, and the records, with run.json of the run's earlier start.
 

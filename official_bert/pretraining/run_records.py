@@ -4,14 +4,14 @@ import functools
 
 from official_bert.data.packing import Packing
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.options import Phase, PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
 
 
 class RunRecords:
     """The records of a run. Files are found and checked when they are first needed."""
 
-    def __init__(self, options: Options, config: BertConfig, replicas: int) -> None:
+    def __init__(self, options: PretrainingOptions, config: BertConfig, replicas: int) -> None:
         self._options, self._config, self._replicas = options, config, replicas
         self._by_phase: dict[int, RecordFiles] = {}
         self._packing: dict[int, Packing] = {}

@@ -19,7 +19,7 @@ from official_bert.serving.connections import SERVER_NAME, TOO_MANY_CONNECTIONS,
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -55,7 +55,7 @@ class Application:
         requests_in_flight: Number of requests whose headers have arrived and that have not been answered yet.
     """
 
-    def __init__(self, models: Models, options: Options, metrics: Metrics, access: Access) -> None:
+    def __init__(self, models: Models, options: ServingOptions, metrics: Metrics, access: Access) -> None:
         self._models, self._options, self._metrics, self._access = models, options, metrics, access
         self.draining = False
         self.requests_in_flight = 0

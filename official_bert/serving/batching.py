@@ -23,7 +23,7 @@ from official_bert.kinds.names import IS_TRUNCATED
 from official_bert.serving import logs
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 
 # The longest row of a batch, to which all rows are padded, has at most this many times the tokens of the oldest row.
 # Rows of up to _SHORT tokens cost about the same, so they may always share a batch.
@@ -71,7 +71,13 @@ class Batcher:
     """
 
     def __init__(
-        self, model: Predictor, name: str, threads: Executor, tokenizing: Executor, options: Options, metrics: Metrics
+        self,
+        model: Predictor,
+        name: str,
+        threads: Executor,
+        tokenizing: Executor,
+        options: ServingOptions,
+        metrics: Metrics,
     ) -> None:
         self._model, self._name = model, name
         self._threads, self._tokenizing = threads, tokenizing

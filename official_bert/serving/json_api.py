@@ -20,7 +20,7 @@ from official_bert.inference.exports import Columns, find_column, list_trained_c
 from official_bert.inference.predictor import BOOL, STRING, Signature, Tensor, count_text_bytes
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.names import DEFAULT_SIGNATURE
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 
 # The names of the texts that models of all kinds take. For most kinds they depend on whether the model takes pairs.
 _KINDS: Iterable[Any] = SPECS.values()
@@ -67,7 +67,7 @@ class PredictRequest:
 
 
 def parse(
-    body: bytes, signatures: Mapping[str, Signature], options: Options, metadata: Mapping[str, Any]
+    body: bytes, signatures: Mapping[str, Signature], options: ServingOptions, metadata: Mapping[str, Any]
 ) -> PredictRequest:
     """Parses the body of a request.
 
@@ -153,7 +153,9 @@ def _parse_object(body: bytes) -> dict[str, Any]:
 class _Reader:
     """Reads the inputs of a signature from a parsed request. See `parse` for the arguments."""
 
-    def __init__(self, signature: Signature, options: Options, metadata: Mapping[str, Any], in_rows: bool) -> None:
+    def __init__(
+        self, signature: Signature, options: ServingOptions, metadata: Mapping[str, Any], in_rows: bool
+    ) -> None:
         self.inputs, self.options, self.in_rows = signature.inputs, options, in_rows
         self.only_input = next(iter(self.inputs)) if len(self.inputs) == 1 else None
         self.is_foreign = not metadata

@@ -22,7 +22,7 @@ from official_bert.serving import logs
 from official_bert.serving.batching import Batcher
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 from official_bert.utils import files
 
 # Patterns of the files of a version, in addition to its graph.
@@ -91,7 +91,7 @@ class Model:
         is_arriving: Whether `refresh` last found a version that may still be being copied.
     """
 
-    def __init__(self, name: str, folder: str, pools: "Pools", options: Options, metrics: Metrics) -> None:
+    def __init__(self, name: str, folder: str, pools: "Pools", options: ServingOptions, metrics: Metrics) -> None:
         self.name = name
         self.versions: dict[int, Version] = {}
         self.is_arriving = False
@@ -240,7 +240,7 @@ class Models:
         UserError: If a folder does not exist or contains no version.
     """
 
-    def __init__(self, options: Options, metrics: Metrics) -> None:
+    def __init__(self, options: ServingOptions, metrics: Metrics) -> None:
         self.pools = Pools()
         self._seconds = options.reload_seconds
         self._models = {}
@@ -287,7 +287,7 @@ class Models:
                     logs.error("cannot look for versions", error, model=model.name)
 
 
-def _load_model(folder: str, options: Options) -> Predictor:
+def _load_model(folder: str, options: ServingOptions) -> Predictor:
     model = backends.load_predictor(folder, options.threads)
     model.warm_up()
     return model

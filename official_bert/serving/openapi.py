@@ -6,7 +6,7 @@ from official_bert.inference.exports import list_trained_columns
 from official_bert.inference.predictor import BOOL, STRING, Tensor
 from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.serving.models import Models, Version
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 from official_bert.version import __version__
 
 Schema = dict[str, Any]
@@ -14,7 +14,7 @@ Schema = dict[str, Any]
 _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 
 
-def describe(models: Models, options: Options, needs_token: bool) -> Schema:
+def describe(models: Models, options: ServingOptions, needs_token: bool) -> Schema:
     """Returns the OpenAPI description of a server, with the inputs of the current versions of its models.
 
     Args:
@@ -41,7 +41,7 @@ def describe(models: Models, options: Options, needs_token: bool) -> Schema:
     return description | ({"components": token, "security": [{"token": []}]} if needs_token else {})
 
 
-def _predict(version: Version, options: Options) -> Schema:
+def _predict(version: Version, options: ServingOptions) -> Schema:
     assert version.model
     signature = version.model.signatures.get(DEFAULT_SIGNATURE)
     if not (signature and signature.takes_rows):
@@ -73,7 +73,7 @@ def _forms(values: Schema, trained: list[str], accepts_others: bool) -> Schema:
     return {"anyOf": [*objects, *(values.values() if len(values) == 1 else ())]}
 
 
-def _value(spec: Tensor, options: Options) -> Schema:
+def _value(spec: Tensor, options: ServingOptions) -> Schema:
     """Returns the JSON schema of an input for one instance."""
     schema: Schema = {"type": "boolean" if spec.dtype == BOOL else "number"}
     if spec.dtype == STRING:

@@ -16,7 +16,7 @@ _HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:]+:[0-9A-Fa-f:.]*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(ValidatedOptions):
+class ServingOptions(ValidatedOptions):
     """The options of the serve command.
 
     Raises:

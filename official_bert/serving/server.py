@@ -17,7 +17,7 @@ from official_bert.serving.application import STOPPING, Application
 from official_bert.serving.connections import Connections, limit_by_descriptors
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models, find_versions
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 from official_bert.utils import files
 from official_bert.utils.tensorflow_import import import_tensorflow
 
@@ -32,7 +32,7 @@ class Server:
         UserError: If a model's folder or the token file is missing or invalid.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ServingOptions) -> None:
         self._options = options
         self._access = Access(options.token(), options.allowed_hosts)
         path = options.token_file
@@ -124,7 +124,7 @@ class Server:
             logs.warning("other machines may reach this server, which needs no token; see --token_file")
 
 
-def serve(options: Options) -> None:
+def serve(options: ServingOptions) -> None:
     """Runs the server until SIGTERM, SIGHUP or Ctrl-C. A second signal stops it without waiting for requests in flight.
 
     Raises:

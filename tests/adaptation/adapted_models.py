@@ -4,7 +4,7 @@ import pathlib
 import random
 from typing import Any
 
-from official_bert.adaptation.options import Options
+from official_bert.adaptation.options import AdaptationOptions
 from tests import make
 
 # The last three words are not in the vocabulary.
@@ -20,7 +20,7 @@ def write_text(path: pathlib.Path, documents: int = 40, sentences: int = 4, seed
     return make.write_text(path, "\n".join(lines))
 
 
-def make_options(source: pathlib.Path, text: str, folder: pathlib.Path, **changes: Any) -> Options:
+def make_options(source: pathlib.Path, text: str, folder: pathlib.Path, **changes: Any) -> AdaptationOptions:
     values: dict[str, Any] = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "heldout_share": 0.2}
     paths: dict[str, Any] = {"init": str(source), "input_file": [text], "output_dir": str(folder)}
-    return Options(**values | STEPS | paths | changes)
+    return AdaptationOptions(**values | STEPS | paths | changes)

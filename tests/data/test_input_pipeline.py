@@ -15,7 +15,7 @@ from official_bert.data import input_pipeline, record_codec, record_damage, reco
 from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.input_pipeline import RecordSource
 from official_bert.pretraining import record_files
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.utils import files
@@ -62,7 +62,9 @@ def masking(whole_words: bool = False) -> Callable[..., dict[str, tf.Tensor]]:
 
 def find_records(pattern, vocab_file: str | None, length: int = LENGTH) -> RecordFiles:
     sizes = {"max_seq_length": length, "max_predictions_per_seq": LIMIT, "vocab_file": vocab_file}
-    options = Options(input_file=str(pattern).split(","), bert_config_file="", output_dir="", do_eval=True, **sizes)
+    options = PretrainingOptions(
+        input_file=str(pattern).split(","), bert_config_file="", output_dir="", do_eval=True, **sizes
+    )
     return RunRecords(options, tiny_config(), replicas=1).training(options.phases[0])
 
 

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from official_bert.finetuning import runner
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.tasks.options import SquadOptions, TaskOptions, get_options_class
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from tests.make import tiny_config, write_text
@@ -63,7 +63,7 @@ def test_eight_examples_are_memorized_saved_and_predicted_again(
     task_options: TaskOptions = get_options_class(name)(data_dir=str(tmp_path / "data"))
     if isinstance(task_options, SquadOptions):
         task_options = dataclasses.replace(task_options, doc_stride=8, max_query_length=4)
-    options = Options(
+    options = FinetuningOptions(
         task=name, task_options=task_options, init=write_text(tmp_path / "bert_config.json", config.to_json()),
         vocab_file=vocab_file, do_train=True, output_dir=str(tmp_path / "run"), do_eval=True, max_seq_length=18,
         train_batch_size=8, learning_rate=2e-3 if "squad" in name else 5e-3,

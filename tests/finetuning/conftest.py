@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from official_bert.finetuning import runner, trainer
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.tasks.options import TableOptions
 from tests.make import tiny_config, write_text, write_vocab
@@ -27,11 +27,11 @@ def write_table(path: pathlib.Path, count: int, seed: int) -> str:
     return write_text(path, "text,label\n" + "".join(rows))
 
 
-def make_options(folder: pathlib.Path) -> Options:
+def make_options(folder: pathlib.Path) -> FinetuningOptions:
     config = tiny_config(hidden_size=16, num_hidden_layers=1, intermediate_size=32, initializer_range=0.2)
     sizes = [("train", 90, 1), ("eval", 40, 2), ("predict", 10, 3)]
     tables = {f"{name}_file": write_table(folder / f"{name}.csv", count, seed) for name, count, seed in sizes}
-    return Options(
+    return FinetuningOptions(
         task="table", task_options=TableOptions(**tables), init=write_text(folder / "config.json", config.to_json()),
         vocab_file=write_vocab(folder / "vocab.txt"), output_dir=str(folder / "run"), cache_dir=str(folder / "cache"),
         do_train=True, do_eval=True, do_predict=True, learning_rate=0.005, num_train_epochs=6.0, train_batch_size=16,
@@ -39,7 +39,7 @@ def make_options(folder: pathlib.Path) -> Options:
     )  # fmt: skip
 
 
-def change(options: Options, **changes: Any) -> Options:
+def change(options: FinetuningOptions, **changes: Any) -> FinetuningOptions:
     """Returns a copy of the options with some values changed, including options of the table."""
     names = {field.name for field in dataclasses.fields(TableOptions)}
     of_table = {name: changes.pop(name) for name in names & changes.keys()}
@@ -47,7 +47,7 @@ def change(options: Options, **changes: Any) -> Options:
 
 
 @pytest.fixture
-def options(tmp_path: pathlib.Path) -> Options:
+def options(tmp_path: pathlib.Path) -> FinetuningOptions:
     return make_options(tmp_path)
 
 
@@ -75,7 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> types.SimpleNamespace:
 
 
 @pytest.fixture
-def copied(trained: types.SimpleNamespace, tmp_path: pathlib.Path) -> Options:
+def copied(trained: types.SimpleNamespace, tmp_path: pathlib.Path) -> FinetuningOptions:
     """The options of a copy of the finished run."""
     shutil.copytree(trained.options.output_dir, tmp_path / "run")
     return change(trained.options, output_dir=str(tmp_path / "run"))

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from official_bert import TextEncoder
 from official_bert.finetuning import runner
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.inference import batch_prediction, feature_extraction
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.runs.training_log import read_log
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A finished run trained on eight pairs."""
     folder = tmp_path_factory.mktemp("embeddings")
     pairs = write_rows(folder / "pairs.jsonl", [{"text": text, "text_pair": other} for text, other in PAIRS])
-    options = Options(
+    options = FinetuningOptions(
         task=EMBEDDINGS, output_dir=str(folder / "run"), init=write_text(folder / "config.json", CONFIG.to_json()),
         task_options=EmbeddingsOptions(train_file=pairs, eval_file=pairs, predict_file=pairs, dimensions=["4"]),
         vocab_file=write_text(folder / "vocab.txt", VOCAB), do_lower_case=True, do_train=True, do_eval=True,
@@ -74,7 +74,7 @@ def test_the_same_texts_have_the_same_vectors_in_python(folder, vectors):
 def test_evaluation_uses_the_settings_of_the_training(folder, tmp_path):
     graded = [{"text": a, "text_pair": b, "score": number / 2} for number, (a, b) in enumerate(PAIRS)]
     eval_file = write_rows(tmp_path / "graded.jsonl", graded)
-    options = Options(
+    options = FinetuningOptions(
         task=EMBEDDINGS, task_options=EmbeddingsOptions(eval_file=eval_file, score_range=["0", "5"]),
         output_dir=str(tmp_path / "scores"), init=str(folder / "run"), do_eval=True,
     )  # fmt: skip

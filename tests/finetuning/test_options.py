@@ -6,7 +6,7 @@ import pytest
 
 from official_bert.commands import FINETUNE
 from official_bert.finetuning import training
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.optimization.choices import AdamOptions
 from official_bert.runs.run_file import locked_options
 from official_bert.tasks import all_tasks
@@ -19,11 +19,11 @@ def parse(*arguments: str) -> list:
     return FINETUNE.parse(["--init=a", "--output_dir=b", "--do_train", *arguments])
 
 
-def make_options(**changes: object) -> Options:
-    return Options(**{"task": "sst-2", "do_train": True, "init": "i", "output_dir": "o", **changes})
+def make_options(**changes: object) -> FinetuningOptions:
+    return FinetuningOptions(**{"task": "sst-2", "do_train": True, "init": "i", "output_dir": "o", **changes})
 
 
-def list_defaults(options: Options) -> Defaults:
+def list_defaults(options: FinetuningOptions) -> Defaults:
     return Defaults(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Defaults)})
 
 
@@ -54,7 +54,7 @@ def test_optimizer_flags_cannot_change_when_a_run_is_resumed():
     settings = options.optimizer_settings
     assert (settings["weight_decay_rate"], settings["beta_2"], settings["clip_norm"]) == (0.0, 0.98, 0.5)
     assert settings["adam_bias_correction"]
-    assert {field.name for field in dataclasses.fields(AdamOptions)} <= locked_options(Options)
+    assert {field.name for field in dataclasses.fields(AdamOptions)} <= locked_options(FinetuningOptions)
 
 
 @pytest.mark.parametrize(("task", "flag"), [

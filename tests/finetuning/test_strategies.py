@@ -15,7 +15,7 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.finetuning import batches
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
 from official_bert.inference.keras_model import compute_outputs
 from official_bert.kinds.all_kinds import SPECS
@@ -44,7 +44,7 @@ STEPS, EPOCHS, ROWS, BATCH = 20, 6.7, 13, 5  # the last batch of an epoch has 3 
 
 
 def make_trainer(kind: str, strategy: str, head_dropout: float = 0.0, micro_batches: int = 1) -> Trainer:
-    options = Options(
+    options = FinetuningOptions(
         task="sst-2", output_dir="unused", do_train=True, train_batch_size=BATCH, learning_rate=RATE,
         num_train_epochs=EPOCHS, max_seq_length=24, random_seed=7, gradient_accumulation_steps=micro_batches,
     )  # fmt: skip

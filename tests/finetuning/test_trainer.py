@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning import batches, training_step
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer, count_steps
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.spec import KindSpec
@@ -19,7 +19,7 @@ from official_bert.tokenization.casing import UNCASED
 from tests.finetuning.random_features import random_features
 from tests.make import VOCAB, list_weights, refusal, tiny_config
 
-OPTIONS = Options(
+OPTIONS = FinetuningOptions(
     task="sst-2", output_dir="unused", do_train=True, train_batch_size=4, learning_rate=1e-2, num_train_epochs=3.4,
     warmup_proportion=0.2, max_seq_length=16, random_seed=7,
 )  # fmt: skip

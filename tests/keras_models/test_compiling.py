@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.checkpoints.checkpoint import LoadedModel
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
 from official_bert.kinds.model import create_kind_model
 from official_bert.modeling.fast import verification
@@ -54,7 +54,7 @@ def test_arguments_that_compile_rejected_are_not_used_later(capsys):
 @pytest.mark.slow
 @pytest.mark.core
 def test_the_command_and_fit_take_the_same_steps():
-    options = Options(
+    options = FinetuningOptions(
         task="sst-2", output_dir="unused", do_train=True, train_batch_size=4, learning_rate=1e-2, num_train_epochs=2.0,
         warmup_proportion=0.25, max_seq_length=16, random_seed=7, layer_decay=0.5,
     )  # fmt: skip

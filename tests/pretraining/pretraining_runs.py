@@ -16,7 +16,7 @@ from official_bert.data.input_pipeline import RecordSource
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.distribution import get_strategy
 from official_bert.optimization.schedules import WarmupPolynomialDecay
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
 from tests import make
@@ -64,12 +64,14 @@ def feature_specs(batch: int, length: int, predictions: int) -> dict[str, tf.Ten
     return {name: tf.TensorSpec((batch, *each.shape), types[name]) for name, each in schema.items()}
 
 
-def make_run_options(record_files: list[str], config_file: str, folder: pathlib.Path, **changes: Any) -> Options:
+def make_run_options(
+    record_files: list[str], config_file: str, folder: pathlib.Path, **changes: Any
+) -> PretrainingOptions:
     paths: dict[str, Any] = {"input_file": record_files, "bert_config_file": config_file, "output_dir": str(folder)}
     sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
     batches = {"train_batch_size": 8, "eval_batch_size": 8, "learning_rate": 1e-2, "compile_parts": False}
     steps = {"num_train_steps": 20, "num_warmup_steps": 4, "save_checkpoints_steps": 10, "log_steps": 1}
-    return Options(**{"do_train": True, **paths, **sizes, **batches, **steps, **changes})
+    return PretrainingOptions(**{"do_train": True, **paths, **sizes, **batches, **steps, **changes})
 
 
 def pretrain_command(record_files: list[str], config_file: object, folder: pathlib.Path, *flags: str) -> list[str]:

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from official_bert.finetuning import runner
-from official_bert.finetuning.options import Options as FineTuningOptions
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.runs import locks
 from official_bert.runs.locks import lock_file, lock_folder
 from official_bert.tasks.options import TableOptions
@@ -86,7 +86,7 @@ def test_fine_tuning_refuses_a_folder_in_use(tmp_path):
     options = {"task": "table", "task_options": TableOptions(), "init": "none", "do_train": True}
     with lock_folder(str(tmp_path), "output_dir"):
         in_use = f"--output_dir: .* is in use .process {os.getpid()} "
-        assert_refused(in_use, runner.run, FineTuningOptions(output_dir=str(tmp_path), **options))
+        assert_refused(in_use, runner.run, FinetuningOptions(output_dir=str(tmp_path), **options))
 
 
 LOCK_FILES = [

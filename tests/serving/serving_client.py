@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 from official_bert.serving.server import Server
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -95,7 +95,7 @@ class RunningServer(Server):
 def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningServer, Client]]:
     """Serves models (name -> folder) while the block runs, and then stops the server."""
     flags = [f"{name}={folder}" for name, folder in models.items()]
-    server = RunningServer(Options(model=flags, **({"port": 0, "reload_seconds": 0.1} | options)))
+    server = RunningServer(ServingOptions(model=flags, **({"port": 0, "reload_seconds": 0.1} | options)))
     started, failures, load = threading.Event(), list[BaseException](), server.models.load
 
     async def load_all() -> None:

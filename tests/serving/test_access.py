@@ -10,7 +10,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from official_bert.serving.access import Access
 from official_bert.serving.json_api import RequestError
-from official_bert.serving.options import TOKEN_VARIABLE, Options
+from official_bert.serving.options import TOKEN_VARIABLE, ServingOptions
 from official_bert.serving.server import Server
 from tests.make import assert_refused, write_text
 from tests.serving.serving_client import Client, eventually, running
@@ -53,7 +53,7 @@ def test_cross_origin_and_non_json_requests_are_rejected(client: Client):
 
 @pytest.mark.parametrize("name", ["http://bert.example.com", "bert.example.com:80", "a b", ""])
 def test_allowed_hosts_must_be_plain_host_names(name: str):
-    assert_refused("pass names such as bert.example.com", Options, model=["a=b"], allowed_hosts=[name])
+    assert_refused("pass names such as bert.example.com", ServingOptions, model=["a=b"], allowed_hosts=[name])
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, True), (0o600, False)])
@@ -62,7 +62,7 @@ def test_a_token_file_that_others_can_read_causes_a_warning(mode, warned, export
     token.write_text("s3cret")
     token.chmod(mode)
     with caplog.at_level(logging.WARNING, "official_bert.serving"):
-        Server(Options([f"size={exports / 'size'}"], token_file=str(token)))
+        Server(ServingOptions([f"size={exports / 'size'}"], token_file=str(token)))
     assert ("other users can read the token; prevent it with chmod 600" in caplog.messages) == warned
 
 
@@ -134,6 +134,6 @@ def test_tokens_are_compared_in_constant_time(sent: str, is_right: bool, monkeyp
 
 def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(TOKEN_VARIABLE, "abc")
-    assert Options(model=["a=b"]).token() == "abc"
+    assert ServingOptions(model=["a=b"]).token() == "abc"
     monkeypatch.setenv(TOKEN_VARIABLE, " ")
-    assert_refused("contains no valid token", Options(model=["a=b"]).token)
+    assert_refused("contains no valid token", ServingOptions(model=["a=b"]).token)

@@ -21,7 +21,7 @@ from official_bert.serving import batching
 from official_bert.serving.batching import Batcher
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 from official_bert.tokenization.exact import FullTokenizer
 from tests.make import VOCAB
 
@@ -77,7 +77,9 @@ def run_batcher(model: Model, use: Callable[[Batcher], Awaitable[None]], wait: f
 
     async def run() -> None:
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
-            batcher = Batcher(model, "m", threads, threads, Options(["m=/m"], max_wait_ms=wait, **options), Metrics())
+            batcher = Batcher(
+                model, "m", threads, threads, ServingOptions(["m=/m"], max_wait_ms=wait, **options), Metrics()
+            )
             async with asyncio.timeout(60):
                 await use(batcher)
 

@@ -9,14 +9,14 @@ import pytest
 from official_bert.inference.predictor import Signature, Tensor
 from official_bert.serving import json_api
 from official_bert.serving.json_api import PredictRequest, RequestError, parse, render
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 
-OPTIONS = Options(["m=/m"], max_instances=8, max_text_bytes=1000)
+OPTIONS = ServingOptions(["m=/m"], max_instances=8, max_text_bytes=1000)
 ENDINGS = Signature({"prompt": Tensor("string", (None,)), "endings": Tensor("string", (None, 4))}, {})
 PAIR = Signature({name: Tensor("string", (None,)) for name in ("text", "text_pair")}, {})
 
 
-def parse_endings(request: dict, options: Options = OPTIONS) -> PredictRequest:
+def parse_endings(request: dict, options: ServingOptions = OPTIONS) -> PredictRequest:
     return parse(json.dumps(request).encode(), {"serving_default": ENDINGS}, options, {"kind": "multiple_choice"})
 
 

@@ -15,7 +15,7 @@ from official_bert.errors import UserError
 from official_bert.serving import models
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Pools
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 from tests.serving import served_models
 from tests.serving.serving_client import eventually, make_request, read_status, running, sent, value
 
@@ -83,7 +83,7 @@ def watched(tmp_path: pathlib.Path):
     """A model whose versions are in tmp_path / "served", not loaded yet."""
     (tmp_path / "served").mkdir()
     pools = Pools()
-    yield Model("size", str(tmp_path / "served"), pools, Options(model=["a=b"]), Metrics())
+    yield Model("size", str(tmp_path / "served"), pools, ServingOptions(model=["a=b"]), Metrics())
     pools.shut_down()
 
 

@@ -19,7 +19,7 @@ from official_bert.kinds.names import DEFAULT_SIGNATURE, MULTIPLE_CHOICE, TAGGIN
 from official_bert.serving import batching
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 from tests.export.exported_models import assert_answers
 from tests.make import assert_refused, run_python, write_rows
 from tests.serving.serving_client import eventually, read_metric, running, send_predict
@@ -86,7 +86,7 @@ def test_a_damaged_new_version_does_not_replace_the_old_one(tagger: pathlib.Path
     shutil.copytree(tagger / "1", folder / "1")
 
     async def collect_errors(*files: str) -> list[str]:
-        models = Models(Options([f"m={folder}"]), Metrics())
+        models = Models(ServingOptions([f"m={folder}"]), Metrics())
         model = models["m"]
         await model.refresh()
         for number, file in enumerate(files, start=2):

@@ -13,7 +13,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.serving import logs, server
-from official_bert.serving.options import Options
+from official_bert.serving.options import ServingOptions
 from tests.conftest import ROOT
 from tests.serving.serving_client import Client, eventually, is_closed, make_request, read_metric, running, sent
 
@@ -35,13 +35,13 @@ def test_the_number_of_inter_op_threads_is_limited(before: str | None, after: st
     monkeypatch.setattr(logs, "start", lambda: None)
     threads = []
 
-    def refuses(options: Options) -> None:
+    def refuses(options: ServingOptions) -> None:
         threads.append(os.environ.get("TF_NUM_INTEROP_THREADS"))
         raise UserError("no server")
 
     monkeypatch.setattr(server, "Server", refuses)
     with pytest.raises(UserError, match="no server"):
-        server.serve(Options(model=["a=b"]))
+        server.serve(ServingOptions(model=["a=b"]))
     assert threads == [after]
 
 

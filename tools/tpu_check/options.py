@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.finetuning.options import Options as FineTuningOptions
-from official_bert.pretraining.options import Options as PretrainingOptions
+from official_bert.finetuning.options import FinetuningOptions
+from official_bert.pretraining.options import PretrainingOptions
 from official_bert.tasks.options import TABLE, TAGGING, TASK_OPTIONS, Defaults, TableOptions, TaskOptions
 from official_bert.utils.command_line import Variant
 from official_bert.utils.flags import ValidatedOptions, option
@@ -84,18 +84,18 @@ class FineTuningStepOptions(_StepOptions):
 
     init: str = dataclasses.field(
         metadata={
-            **_copy_flag(FineTuningOptions, "init").metadata,
+            **_copy_flag(FinetuningOptions, "init").metadata,
             "help": "A bert_config.json, or a folder that has one.",
         }
     )
-    max_seq_length: int = _copy_flag(FineTuningOptions, "max_seq_length")
-    train_batch_size: int = _copy_flag(FineTuningOptions, "train_batch_size")
-    eval_batch_size: int = _copy_flag(FineTuningOptions, "eval_batch_size")
-    dtype: str = _copy_flag(FineTuningOptions, "dtype")
-    gradient_accumulation_steps: int = _copy_flag(FineTuningOptions, "gradient_accumulation_steps")
-    rematerialize: bool = _copy_flag(FineTuningOptions, "rematerialize")
-    freeze: list[str] = _copy_flag(FineTuningOptions, "freeze")
-    layer_decay: float = _copy_flag(FineTuningOptions, "layer_decay")
+    max_seq_length: int = _copy_flag(FinetuningOptions, "max_seq_length")
+    train_batch_size: int = _copy_flag(FinetuningOptions, "train_batch_size")
+    eval_batch_size: int = _copy_flag(FinetuningOptions, "eval_batch_size")
+    dtype: str = _copy_flag(FinetuningOptions, "dtype")
+    gradient_accumulation_steps: int = _copy_flag(FinetuningOptions, "gradient_accumulation_steps")
+    rematerialize: bool = _copy_flag(FinetuningOptions, "rematerialize")
+    freeze: list[str] = _copy_flag(FinetuningOptions, "freeze")
+    layer_decay: float = _copy_flag(FinetuningOptions, "layer_decay")
 
     def fill_in_defaults(self, defaults: Defaults) -> "FineTuningStepOptions":
         """Returns the options with the defaults of a task in place of None."""

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.pretraining.options import Options as PretrainingOptions
+from official_bert.pretraining.options import PretrainingOptions
 from official_bert.utils import files, markdown, progress
 from official_bert.utils.flags import ValidatedOptions, option
 from tools.tpu_check import compiler, steps

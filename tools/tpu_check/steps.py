@@ -18,7 +18,7 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.data import packing, record_schema
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
-from official_bert.finetuning.options import Options
+from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
 from official_bert.kinds.features import Features, concatenate_rows
 from official_bert.kinds.spec import KindSpec
@@ -179,7 +179,7 @@ def finetuning_steps(
     """
     spec = make_dataless_task(task_name, task_options).spec
     with create_variables_without_values() as strategy:
-        training = Options(
+        training = FinetuningOptions(
             task=task_name, output_dir="unused", do_train=True, train_batch_size=options.train_batch_size,
             max_seq_length=options.max_seq_length, random_seed=0, freeze=options.freeze,
             layer_decay=options.layer_decay, dtype=_resolve_dtype(options.dtype),

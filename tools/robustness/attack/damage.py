@@ -204,10 +204,10 @@ def _read_export(folder: pathlib.Path) -> Digest:
 
 def _read_records(folder: pathlib.Path) -> Digest:
     from official_bert.modeling.config import BertConfig
-    from official_bert.pretraining.options import Options
+    from official_bert.pretraining.options import PretrainingOptions
     from official_bert.pretraining.run_records import RunRecords
 
-    options = Options(
+    options = PretrainingOptions(
         input_file=[f"{folder}/train-*-of-*.tfrecord"],
         bert_config_file="",
         output_dir="",
