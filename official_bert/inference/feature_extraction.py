@@ -116,21 +116,14 @@ def complete_options(options: FeatureOptions) -> FeatureOptions:
             "and predict."
         )
     layers = [str(layer) for layer in task_spec["layers"]]
-    default = FeatureOptions(options.init, options.input_file, options.output_file)
-    for name, passed, trained in (
-        ("layers", options.layers != default.layers and options.layers, layers),
-        ("max_seq_length", options.max_seq_length, task_spec["max_seq_length"]),
-        ("normalize", options.normalize, task_spec["normalize"]),
-    ):
-        if passed and passed != trained:
+    settings = {"layers": layers, "max_seq_length": task_spec["max_seq_length"], "normalize": task_spec["normalize"]}
+    for name, trained in settings.items():
+        if name in options.given_flags and getattr(options, name) != trained:
             raise UserError(
                 f"--pooling={TRAINED} sets --{name}, and {options.init} was trained with another value ({trained}); "
                 f"remove --{name}, or pass another --pooling"
             )
-    return dataclasses.replace(
-        options, pooling=task_spec["pooling"], layers=layers, normalize=task_spec["normalize"],
-        max_seq_length=task_spec["max_seq_length"],
-    )  # fmt: skip
+    return dataclasses.replace(options, pooling=task_spec["pooling"], **settings)
 
 
 def read_task_spec(init: str) -> dict[str, Any]:

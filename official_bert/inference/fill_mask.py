@@ -69,11 +69,11 @@ def make_predictor(loaded: ModelAndTokenizer, top_k: int) -> KerasPredictor:
         top_k: Number of tokens for each [MASK].
 
     Raises:
-        UserError: If the model has no masked-LM head, or top_k is less than 1 or more than the size of the vocabulary.
+        UserError: If the model has no masked-LM head, or top_k is not a whole number from 1 to the vocabulary's size.
     """
     loaded.config.require_masked_lm()
-    if not 1 <= top_k <= len(loaded.tokenizer.vocab):
-        raise UserError(f"top_k is {top_k}; it must be from 1 to {len(loaded.tokenizer.vocab)}.")
+    if top_k not in range(1, len(loaded.tokenizer.vocab) + 1):
+        raise UserError(f"top_k is {top_k}; it must be a whole number from 1 to {len(loaded.tokenizer.vocab)}.")
     max_seq_length = loaded.config.max_position_embeddings
     mask_id = loaded.tokenizer.vocab[MASK]
 

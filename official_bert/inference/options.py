@@ -86,6 +86,7 @@ class FeatureOptions(ValidatedOptions):
         None, "Whether the vocabulary is uncased, for a checkpoint that does not specify it."
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS)
+    given_flags: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

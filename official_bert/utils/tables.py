@@ -200,7 +200,14 @@ def _table_rows(
     wanted: Sequence[str],
     has_longer_rows: bool,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
+    blank: list[int] = []
+    skipped: list[int] = []  # blank lines before other lines
     for line, values in _csv_values(path, bad_rows) if extension == ".csv" else _tsv_values(path, bad_rows):
+        if not values:
+            blank.append(line)
+            continue
+        skipped += blank
+        blank.clear()
         if line == 1 and re.fullmatch("sep=.?", "".join(values)):
             setting = ("," if extension == ".csv" else "\t").join(values)
             raise UserError(f"{path}, line 1: {setting!r} is a setting for Excel, not column names; remove this line")
@@ -226,16 +233,18 @@ def _table_rows(
             bad_rows.add(path, line, problem)
     if columns is None:
         raise UserError(f"{path} is empty; expected a header with the column names")
+    if skipped and not bad_rows.silent:
+        print(f"note: {path} has blank lines, which are skipped (number: {len(skipped):,}, first: line {skipped[0]})")
 
 
 def _tsv_values(path: str, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:
     quoted: list[int] = []  # the lines of cells that are quoted like in CSV
     for number, line in enumerate(_read_text(path).split("\n"), 1):
-        if line := line.removesuffix("\r"):
-            values = line.split("\t")
-            yield number, values
-            if '""' in line:
-                quoted += [number for value in values if _is_csv_quoted(value)]
+        line = line.removesuffix("\r")
+        values = line.split("\t") if line else []
+        yield number, values
+        if '""' in line:
+            quoted += [number for value in values if _is_csv_quoted(value)]
     if quoted and not bad_rows.silent:
         print(
             f"note: {path} has cells that seem to be quoted as in CSV (number: {len(quoted):,}, first in line "
@@ -254,8 +263,7 @@ def _csv_values(path: str, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]
     while True:
         line = reader.line_num + 1
         try:
-            if values := next(reader):
-                yield line, values
+            yield line, next(reader)
         except StopIteration:
             return
         except csv.Error as error:

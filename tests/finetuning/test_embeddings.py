@@ -141,8 +141,9 @@ def test_features_writes_the_vectors_as_the_model_was_trained(folder, vectors, t
         ("layers", ["-2"], "['-1']", options.init),
         ("max_seq_length", 12, "16", options.init),
         ("normalize", True, "False", plain),
+        ("normalize", False, "True", options.init),
     ):
-        changed = dataclasses.replace(options, **{name: value}, init=init)
+        changed = dataclasses.replace(options, **{name: value}, init=init, given_flags=frozenset({name}))
         told = refusal(feature_extraction.write_vectors, changed)
         assert f"--pooling=trained sets --{name}, " in told
         assert f"trained with another value ({trained}); remove --{name}" in told

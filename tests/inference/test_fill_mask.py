@@ -79,7 +79,7 @@ def test_masks_are_filled_without_pooler_and_next_sentence_head(
 @pytest.mark.parametrize(("text", "top_k", "message"), [
     ("the cat sat", 5, "has no [MASK]"),
     ("[MASK]" + " cat" * 40, 5, " cat c' has 43 tokens; the model takes at most 32"),
-    ("the [MASK]", 0, "top_k is 0"), ("the [MASK]", len(WORDS) + 1, "top_k is"),
+    ("the [MASK]", 0, "top_k is 0"), ("the [MASK]", 2.5, "top_k is 2.5"), ("the [MASK]", len(WORDS) + 1, "top_k is"),
 ])  # fmt: skip
 def test_invalid_text_or_top_k_is_rejected(text: str, top_k: int, message: str):
     assert message in refusal(fill_mask, load_model(), text, top_k)

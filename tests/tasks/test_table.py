@@ -294,6 +294,16 @@ def test_csv_quotes_in_tsv_files_are_counted(tmp_path, capsys):
     assert not capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["train.csv", "train.tsv"])
+def test_blank_lines_between_rows_are_counted(name, tmp_path, capsys):
+    path = write_text(tmp_path / name, "text\na\n\n\r\nb\n\n\n")
+    assert list(tables.read_rows(path, BadRows())) == [(2, {"text": "a"}), (5, {"text": "b"})]
+    assert re.search(rf"note: {path} .*\(number: 2, first: line 3\)", capsys.readouterr().out)
+    assert list(tables.read_rows(path, BadRows(silent=True)))
+    list(tables.read_rows(write_text(tmp_path / name, "text\na\n\n"), BadRows()))
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.parametrize("header", ["text,label", " Text ,LABEL"])
 def test_a_header_that_repeats_columns_is_not_a_row(header, tmp_path, capsys):
     path = write_text(tmp_path / "train.csv", f"{header}\na,x\nb,y\n")
