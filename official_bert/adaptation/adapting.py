@@ -23,6 +23,7 @@ from data_gen.text import word_boundaries
 from official_bert.adaptation import records, training, words
 from official_bert.adaptation.options import AdaptationOptions
 from official_bert.adaptation.training import RESULT_FILE, Adaptation
+from official_bert.checkpoints import resize
 from official_bert.checkpoints.checkpoint import CONFIG_FILE
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -51,11 +52,11 @@ def adapt(init: str, input_file: str | Sequence[str], output_dir: str, **options
     Raises:
         UserError: If an input is missing or damaged, or the options contradict each other.
     """
-    for name in ("general_file", "exclude_texts"):
-        if isinstance(options.get(name), str):
-            options[name] = [options[name]]
-    patterns = [input_file] if isinstance(input_file, str) else list(input_file)
-    if run(AdaptationOptions(init=init, input_file=patterns, output_dir=output_dir, **options)):
+    options |= {"init": init, "input_file": input_file, "output_dir": output_dir}
+    for name in ("input_file", "general_file", "exclude_texts"):
+        if name in options:
+            options[name] = [options[name]] if isinstance(options[name], str) else list(options[name])
+    if run(AdaptationOptions(**options)):
         raise KeyboardInterrupt(f"stopped; repeat the call to resume in {output_dir}")
     return Adaptation.read(output_dir)
 
@@ -118,7 +119,7 @@ def _run_stages(options: AdaptationOptions, work: str) -> int:
     if not files.exists(initial):
         _prepare(options, work)
     options = options.resolve_defaults(BertConfig.from_json_file(os.path.join(initial, CONFIG_FILE)))
-    texts = records.read_texts(os.path.join(work, records.TEXTS))
+    texts = records.read_texts(work)
     facts = files.read_json_object(os.path.join(work, words.WORDS_FILE))
     passes = records.count_passes(options, facts["tokens"] / (1 - texts.general_share))
     print(
@@ -130,19 +131,17 @@ def _run_stages(options: AdaptationOptions, work: str) -> int:
     )
     record_files = records.make_records(options, work, words.INITIAL, passes)
     if facts["new_words"] and not files.exists(os.path.join(work, training.LOSSES_FILE)):
-        training.write_original_losses(options, texts, work)
-    return training.train(options, texts, record_files, initial)
+        training.write_original_losses(options, work)
+    return training.train(options, work, record_files)
 
 
 def _prepare(options: AdaptationOptions, work: str) -> None:
     """Runs the first stage: prepares the texts and the initial model. Checks all options before it reads text."""
     checkpoint, lines = words.read_checkpoint(options)
     options.resolve_defaults(checkpoint.config)
-    new_words = words.read_new_words(options.new_words_file) if options.new_words_file else []
-    try:
-        words.add_words(checkpoint, new_words)
-    except UserError as error:
-        raise UserError(f"{options.new_words_file}: {error}") from error
+    new_words: list[str] = []
+    if options.new_words_file:
+        _, new_words, _ = resize.add_tokens_from_file(checkpoint, options.new_words_file, words.NEW_WORD_ROWS)
     word_boundaries.load(options.word_boundaries)
     print("\n".join(lines), flush=True)
     folder = os.path.join(work, records.TEXTS)

@@ -32,8 +32,10 @@ RECORDS = "records"
 _MAX_HELDOUT_CHARACTERS = 2_000_000  # More than an evaluation reads.
 _MAX_PASSES = 10  # The default of make-records.
 _HELDOUT_PASSES = 3  # So that a small text has enough predictions.
-_MASKING_OPTIONS = ("masked_lm_prob", "do_whole_word_mask", "word_boundaries")
-_SIZE_OPTIONS = ("max_seq_length", "max_predictions_per_seq", "random_seed")
+# Options of adapt that make-records has with the same meaning.
+_SHARED_OPTIONS = (
+    "max_seq_length max_predictions_per_seq masked_lm_prob do_whole_word_mask word_boundaries random_seed".split()
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +69,18 @@ class Records(NamedTuple):
 
 
 class _Document(NamedTuple):
-    """Position, size and digest of a document within a file that contains all documents."""
+    """A document within a file that contains all documents: its digest, position and size."""
 
+    corpus: IO[bytes]
     digest: bytes
     start: int
     end: int
     characters: int
     sentences: int
+
+    def read(self) -> bytes:
+        self.corpus.seek(self.start)
+        return self.corpus.read(self.end - self.start)
 
 
 def prepare_texts(options: AdaptationOptions, folder: str) -> Texts:
@@ -94,36 +101,35 @@ def prepare_texts(options: AdaptationOptions, folder: str) -> Texts:
     _, excluded = exclusion.load_described(options.exclude_texts)
     with tempfile.TemporaryFile(dir=folder) as corpus:
         documents = _read_documents("reading text", paths, options, excluded, corpus)
-        held, kept = _hold_out(documents, options.heldout_share, corpus)
+        held, kept = _hold_out(documents, options.heldout_share)
         if not held or not kept:
             sentences = pluralize(sum(each.sentences for each in documents), "sentence")
             raise UserError(f"--input_file contains {sentences}, too few to hold some out; pass more text")
-        _copy(corpus, held, os.path.join(folder, HELDOUT))
-        _copy(corpus, kept, os.path.join(folder, DOMAIN))
+        _write(held, os.path.join(folder, HELDOUT))
+        _write(kept, os.path.join(folder, DOMAIN))
     print(f"domain: {_describe(kept)} to train on, {_describe(held)} held out", flush=True)
     pairs = options.objective == PAIRS
     if options.objective == AUTO:
         pairs = 2 * _sum_characters(each for each in documents if each.sentences > 1) >= _sum_characters(documents)
         if not pairs:
             print("most documents have only one sentence: using --objective=mlm (masked tokens only)")
-    characters, general_held, general_share = _sum_characters(kept), 0, 0.0
+    characters, held_general, mixed = _sum_characters(kept), list[_Document](), list[_Document]()
     if general_paths:
         with tempfile.TemporaryFile(dir=folder) as corpus:
             general = _read_documents("reading general text", general_paths, options, excluded, corpus)
-            held_general, mixed = _split_general(options, general, {each.digest for each in documents}, kept, corpus)
-            _copy(corpus, held_general, os.path.join(folder, GENERAL_HELDOUT))
+            held_general, mixed = _split_general(options, general, {each.digest for each in documents}, characters)
+            _write(held_general, os.path.join(folder, GENERAL_HELDOUT))
             if mixed:
-                _copy(corpus, mixed, os.path.join(folder, GENERAL))
-        general_held = _sum_characters(held_general)
-        general_share = _sum_characters(mixed) / (_sum_characters(mixed) + characters)
-    texts = Texts(characters, _sum_characters(held), general_held, general_share, pairs)
+                _write(mixed, os.path.join(folder, GENERAL))
+    general_share = _sum_characters(mixed) / (_sum_characters(mixed) + characters)
+    texts = Texts(characters, _sum_characters(held), _sum_characters(held_general), general_share, pairs)
     files.write_text(os.path.join(folder, _FACTS_FILE), json.dumps(dataclasses.asdict(texts)))
     return texts
 
 
-def read_texts(folder: str) -> Texts:
-    """Returns the result that `prepare_texts` had for a folder."""
-    return Texts(**files.read_json_object(os.path.join(folder, _FACTS_FILE)))
+def read_texts(work: str) -> Texts:
+    """Returns the sizes of the texts in the working folder, as `prepare_texts` returned them."""
+    return Texts(**files.read_json_object(os.path.join(work, TEXTS, _FACTS_FILE)))
 
 
 def read_sentences(path: str) -> Iterator[str]:
@@ -145,7 +151,7 @@ def make_records(options: AdaptationOptions, work: str, model: str, passes: int)
         UserError: As for the command make-records.
     """
     folder, model_folder = os.path.join(work, RECORDS, model), os.path.join(work, model)
-    texts = read_texts(os.path.join(work, TEXTS))
+    texts = read_texts(work)
     casing = find_tokenizer(model_folder).casing or UNCASED
     files.make_folder(folder)
 
@@ -162,7 +168,7 @@ def make_records(options: AdaptationOptions, work: str, model: str, passes: int)
                 do_lower_case=casing.do_lower_case,
                 strip_accents=casing.strip_accents,
                 added_tokens_file=os.path.join(model_folder, TOKENIZER_FILE) if casing.added_tokens else None,
-                **{option: getattr(options, option) for option in (*_MASKING_OPTIONS, *_SIZE_OPTIONS)},
+                **{option: getattr(options, option) for option in _SHARED_OPTIONS},
             )
         )
         return output
@@ -183,11 +189,7 @@ def count_passes(options: AdaptationOptions, tokens: float) -> int:
 
 
 def _split_general(
-    options: AdaptationOptions,
-    documents: list[_Document],
-    domain: set[bytes],
-    trained_on: list[_Document],
-    corpus: IO[bytes],
+    options: AdaptationOptions, documents: list[_Document], domain: set[bytes], characters: int
 ) -> tuple[list[_Document], list[_Document]]:
     """Splits the general text into documents to hold out and documents to mix into the training text.
 
@@ -197,8 +199,7 @@ def _split_general(
         options: The options of adapt.
         documents: All documents of the general text.
         domain: Digests of all documents of the domain.
-        trained_on: The training documents of the domain.
-        corpus: The file that contains the documents of the general text.
+        characters: Number of characters of the domain's training text.
     """
     general = [each for each in documents if each.digest not in domain]
     shared = len(documents) - len(general)
@@ -209,11 +210,10 @@ def _split_general(
         )
     if shared:
         print(f"left out of the general text because they are also in --input_file: {pluralize(shared, 'document')}")
-    is_mixed, share = bool(options.general_share), options.general_share
-    held, kept = _hold_out(general, options.heldout_share if is_mixed else 1.0, corpus)
-    if not held or (is_mixed and not kept):
+    share = options.general_share
+    held, kept = _hold_out(general, options.heldout_share if share else 1.0)
+    if not held or (share and not kept):
         raise UserError("--general_file contains too little text to hold some out; pass more text")
-    characters = _sum_characters(trained_on)
     wanted = characters * share / (1 - share)
     ends = itertools.accumulate(document.characters for document in kept)
     mixed = [each for each, end in zip(kept, ends, strict=True) if end - each.characters < wanted]
@@ -239,13 +239,13 @@ def _read_documents(
         content = "".join(f"{sentence}\n" for sentence in document).encode()
         digest, start = hashlib.blake2b(content, digest_size=8).digest(), corpus.tell()
         corpus.write(content)
-        documents.append(_Document(digest, start, corpus.tell(), sum(map(len, document)), len(document)))
+        documents.append(_Document(corpus, digest, start, corpus.tell(), sum(map(len, document)), len(document)))
     if excluded:
         print(f"left out because of --exclude_texts: {pluralize(document_filter.left_out, 'document')}")
     return documents
 
 
-def _hold_out(documents: list[_Document], share: float, corpus: IO[bytes]) -> tuple[list[_Document], list[_Document]]:
+def _hold_out(documents: list[_Document], share: float) -> tuple[list[_Document], list[_Document]]:
     """Chooses documents that together are about `share` of the text. Returns these and the others, sorted by digest.
 
     If every document is longer than that, only the last sentences of the longest document are held out.
@@ -264,13 +264,13 @@ def _hold_out(documents: list[_Document], share: float, corpus: IO[bytes]) -> tu
     if longest.sentences == 1:
         return ([shortest], [each for each in kept if each is not shortest]) if len(kept) > 1 else ([], kept)
     print(f"every document is longer than {100 * share:g} % of the text: holding out the end of the longest one")
-    first, last = _split_document(longest, budget, corpus)
+    first, last = _split_document(longest, budget)
     return [last], [*(each for each in kept if each is not longest), first]
 
 
-def _split_document(document: _Document, budget: float, corpus: IO[bytes]) -> tuple[_Document, _Document]:
+def _split_document(document: _Document, budget: float) -> tuple[_Document, _Document]:
     """Splits a document before its last sentences, which have about `budget` characters. Returns both parts."""
-    lines = _read_document(corpus, document).splitlines(keepends=True)
+    lines = document.read().splitlines(keepends=True)
     lengths = [len(line.decode()) - 1 for line in lines]
     number = 1
     while number < len(lines) - 1 and sum(lengths[-number:]) < budget:
@@ -283,14 +283,9 @@ def _split_document(document: _Document, budget: float, corpus: IO[bytes]) -> tu
     )
 
 
-def _read_document(corpus: IO[bytes], document: _Document) -> bytes:
-    corpus.seek(document.start)
-    return corpus.read(document.end - document.start)
-
-
-def _copy(corpus: IO[bytes], documents: Iterable[_Document], path: str) -> None:
+def _write(documents: Iterable[_Document], path: str) -> None:
     with open(path, "wb") as writer:
-        writer.writelines(_read_document(corpus, document) + b"\n" for document in documents)
+        writer.writelines(document.read() + b"\n" for document in documents)
 
 
 def _sum_characters(documents: Iterable[_Document]) -> int:

@@ -12,7 +12,7 @@ from official_bert.adaptation.options import AdaptationOptions
 from official_bert.adaptation.records import Records, Texts
 from official_bert.adaptation.words import INITIAL, ORIGINAL, WORDS_FILE
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
-from official_bert.checkpoints.loading import ModelAndTokenizer, assign_weights, load_pretraining_model, open_model
+from official_bert.checkpoints.loading import ModelAndTokenizer, assign_weights, load_pretraining_model
 from official_bert.inference.fill_mask import fill_masks
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
@@ -24,6 +24,7 @@ from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.runs.training_log import EVAL, GENERAL, read_log
 from official_bert.tokenization.exact import MASK
 from official_bert.utils import files
+from official_bert.utils.counting import join_first
 from official_bert.utils.markdown import Table
 
 RESULT_FILE, LOSSES_FILE = "adapt.json", "original_losses.json"
@@ -64,11 +65,6 @@ class Adaptation:
     new_words: list[str]
     notes: list[str] = dataclasses.field(default_factory=list)
 
-    def write(self, folder: str) -> None:
-        """Writes adapt.json into a folder."""
-        values = dataclasses.asdict(self)
-        files.write_text(os.path.join(folder, RESULT_FILE), json.dumps(values, indent=1, ensure_ascii=False) + "\n")
-
     @classmethod
     def read(cls, folder: str) -> "Adaptation":
         """Reads the adapt.json of a folder."""
@@ -90,34 +86,31 @@ def _describe_losses(losses: Change) -> str:
     return f"masked LM loss {losses.before:.4f} before, {losses.after:.4f} after: {abs(difference):.4f} {verdict}"
 
 
-def train(options: AdaptationOptions, texts: Texts, record_files: Records, model_folder: str) -> int:
-    """Trains a model and writes it to the output folder. Returns the process's exit code (see pretrain).
+def train(options: AdaptationOptions, work: str, record_files: Records) -> int:
+    """Trains the initial model and writes it to the output folder. Returns the process's exit code (see pretrain).
 
     Args:
         options: The options of adapt.
-        texts: The sizes of the texts.
+        work: The working folder, with the texts and models.
         record_files: The records.
-        model_folder: Folder of the model to start from.
     """
     settings = {
         "output_dir": options.output_dir,
         "do_train": True,
-        "input_file": [record_files.train],
         "allow_changes": ["init_checkpoint"],  # It is in the output folder, which may have been moved.
     }
-    return pretrain(_make_pretraining_options(options, texts, record_files, model_folder, settings))
+    return pretrain(_make_pretraining_options(options, work, INITIAL, record_files, settings))
 
 
-def write_original_losses(options: AdaptationOptions, texts: Texts, work: str) -> None:
+def write_original_losses(options: AdaptationOptions, work: str) -> None:
     """Computes the held-out losses of the original model, without new words, and writes them to the working folder."""
-    record_files = records.make_records(options, work, ORIGINAL, 0)
-    model_folder = os.path.join(work, ORIGINAL)
     # No run is started: nothing is written to this output folder.
-    output_dir = os.path.join(work, "no_run")
-    settings = {"output_dir": output_dir, "do_eval": True, "input_file": [record_files.heldout], "eval_steps": 0}
-    evaluation = _make_pretraining_options(options, texts, record_files, model_folder, settings)
+    settings = {"output_dir": os.path.join(work, "no_run"), "do_eval": True, "eval_steps": 0}
+    record_files = records.make_records(options, work, ORIGINAL, 0)
+    evaluation = _make_pretraining_options(options, work, ORIGINAL, record_files, settings)
     run = PretrainingRun(evaluation, distribution.get_strategy(evaluation.strategy))
-    assign_weights(run.pretrainer.model, open_model(model_folder).weights)
+    assert run.initial is not None
+    assign_weights(run.pretrainer.model, run.initial.weights)
     losses = {}
     for name, title, dataset in (
         ("heldout", "held-out", run.records.held_out),
@@ -133,9 +126,11 @@ def write_original_losses(options: AdaptationOptions, texts: Texts, work: str) -
 
 
 def _make_pretraining_options(
-    options: AdaptationOptions, texts: Texts, record_files: Records, model_folder: str, settings: Mapping[str, object]
+    options: AdaptationOptions, work: str, model: str, record_files: Records, settings: Mapping[str, object]
 ) -> PretrainingOptions:
+    model_folder = os.path.join(work, model)
     values = {
+        "input_file": [record_files.train or record_files.heldout],
         "bert_config_file": os.path.join(model_folder, CONFIG_FILE),
         "vocab_file": os.path.join(model_folder, VOCAB_FILE),
         "init_checkpoint": model_folder,
@@ -143,7 +138,7 @@ def _make_pretraining_options(
         "general_eval_file": [record_files.general] if record_files.general else [],
         "max_eval_steps": max(1, _EVALUATION_RECORDS // options.train_batch_size),
         "eval_batch_size": options.train_batch_size,
-        "next_sentence_prediction": texts.pairs,
+        "next_sentence_prediction": records.read_texts(work).pairs,
         "keep_checkpoint_max": _CHECKPOINTS_KEPT,
         **{name: getattr(options, name) for name in _SHARED_OPTIONS},
         **settings,
@@ -154,7 +149,7 @@ def _make_pretraining_options(
 def write_result(options: AdaptationOptions, work: str) -> None:
     """Writes the model card and adapt.json after the training. `work` is the working folder."""
     folder = options.output_dir
-    texts = records.read_texts(os.path.join(work, records.TEXTS))
+    texts = records.read_texts(work)
     words = files.read_json_object(os.path.join(work, WORDS_FILE))
     losses_file = os.path.join(work, LOSSES_FILE)
     original_losses = files.read_json_object(losses_file) if files.exists(losses_file) else {}
@@ -170,7 +165,8 @@ def write_result(options: AdaptationOptions, work: str) -> None:
     samples = _fill_masks(os.path.join(work, records.TEXTS, records.HELDOUT), work, folder, options.random_seed)
     tables["Masks filled in"] = [["sentence", "hidden", "before", "after"], *samples]
     write_model_card(folder, read_run_metadata(folder), tables)
-    result.write(folder)
+    content = json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False)
+    files.write_text(os.path.join(folder, RESULT_FILE), content + "\n")
 
 
 def explain_first_losses(result: Adaptation, vocab_size: int, has_masked_lm: bool) -> list[str]:
@@ -236,10 +232,8 @@ def _make_tables(
     if result.notes:
         tables["Notes on the losses"] = [["note"], *([note] for note in result.notes)]
     if result.new_words:
-        shown = ", ".join(result.new_words[:_MAX_NEW_WORDS_SHOWN])
-        num_hidden = len(result.new_words) - _MAX_NEW_WORDS_SHOWN
-        more = f" and {num_hidden:,} more" if num_hidden > 0 else ""
-        tables["New words"] = [["number", "words"], [f"{len(result.new_words):,}", shown + more]]
+        shown = join_first(result.new_words, _MAX_NEW_WORDS_SHOWN)
+        tables["New words"] = [["number", "words"], [f"{len(result.new_words):,}", shown]]
     return tables
 
 

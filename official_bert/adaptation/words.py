@@ -5,7 +5,7 @@ import dataclasses
 import heapq
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -25,9 +25,11 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import CONTINUATION, MAX_CHARACTERS_PER_WORD, UNK, WordpieceTokenizer, parse_vocab
 from official_bert.utils import files
+from official_bert.utils.counting import join_first
 from official_bert.utils.progress import report_elapsed_time
 
 INITIAL, ORIGINAL, WORDS_FILE = "initial", "original", "words.json"
+NEW_WORD_ROWS = "unused_first"  # See resize.add_tokens.
 
 _MAX_WORDS = 1_000_000  # Different words counted at the same time.
 _MIN_COUNT = 5  # A rarer word is not proposed, because training hardly changes its embedding.
@@ -96,7 +98,7 @@ def make_initial_model(options: AdaptationOptions, checkpoint: LoadedModel, new_
         new_words = [each.word for each in proposals[: options.new_words]]
         if len(new_words) < options.new_words:
             print(f"warning: --new_words is {options.new_words:,}, but only {len(new_words):,} words can be added")
-    grown = add_words(checkpoint, new_words)
+    grown = resize.add_tokens(checkpoint, new_words, NEW_WORD_ROWS)[0] if new_words else checkpoint
     facts: dict[str, object] = {"new_words": new_words, "has_masked_lm": MASKED_LM in checkpoint.parts}
     for name, file in (("heldout", records.HELDOUT), ("general", records.GENERAL_HELDOUT)):
         path = os.path.join(work, records.TEXTS, file)
@@ -112,11 +114,6 @@ def make_initial_model(options: AdaptationOptions, checkpoint: LoadedModel, new_
         print(f"{len(new_words):,} words added, {replaced:,} of them in place of unused pieces", flush=True)
         _write_model(checkpoint, options.random_seed, os.path.join(work, ORIGINAL))
     _write_model(grown, options.random_seed, os.path.join(work, INITIAL))
-
-
-def add_words(checkpoint: LoadedModel, words: Sequence[str]) -> LoadedModel:
-    """Adds words to the vocabulary. They take the rows of [unused...] tokens first (see resize.add_tokens)."""
-    return resize.add_tokens(checkpoint, words, "unused_first")[0] if words else checkpoint
 
 
 def _write_model(checkpoint: LoadedModel, seed: int, folder: str) -> None:
@@ -185,18 +182,6 @@ def propose_words(vocab: str, counts: Mapping[str, int], number: int) -> list[Pr
     return proposals
 
 
-def read_new_words(path: str) -> list[str]:
-    """Returns the words in a file with one word per line. Empty lines are ignored.
-
-    Raises:
-        UserError: If the file contains no word.
-    """
-    words = [line.strip() for line in files.read_text(path).splitlines() if line.strip()]
-    if not words:
-        raise UserError(f"{path} contains no word; write one word per line")
-    return words
-
-
 def describe_words(vocab: str, counts: dict[str, int]) -> str:
     """Returns lines about how a vocabulary splits words: tokens per word, words of many tokens, unknown characters."""
     pieces = parse_vocab(vocab)
@@ -211,9 +196,8 @@ def describe_words(vocab: str, counts: dict[str, int]) -> str:
         f"split into three or more, {100 * figures.unknown:.3f} % are {UNK}"
     )
     if unknown:
-        shown = ", ".join(f"{each!r} {number:,}" for each, number in unknown.most_common(_MAX_CHARACTERS_SHOWN))
-        more = f" and {len(unknown) - _MAX_CHARACTERS_SHOWN:,} more" if len(unknown) > _MAX_CHARACTERS_SHOWN else ""
-        description += f"\ncharacters that make words {UNK}, with the number of words: {shown}{more}"
+        shown = join_first([f"{each!r} {number:,}" for each, number in unknown.most_common()], _MAX_CHARACTERS_SHOWN)
+        description += f"\ncharacters that make words {UNK}, with the number of words: {shown}"
     return description
 
 

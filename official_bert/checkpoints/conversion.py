@@ -84,14 +84,9 @@ def _apply_changes(checkpoint: LoadedModel, options: ConversionOptions) -> tuple
         config = dataclasses.replace(checkpoint.config, hidden_act=options.hidden_act)
         checkpoint = dataclasses.replace(checkpoint, config=config)
     if options.new_tokens_file:
-        tokens = files.read_text(options.new_tokens_file).split("\n")
-        tokens = [token.strip() for token in tokens if token.strip()]
-        if not tokens:
-            raise UserError(f"{options.new_tokens_file} is empty; write one token per line")
-        try:
-            checkpoint, unknown = resize.add_tokens(checkpoint, tokens, options.new_token_rows)
-        except UserError as error:
-            raise UserError(f"{options.new_tokens_file}: {error}") from error
+        checkpoint, tokens, unknown = resize.add_tokens_from_file(
+            checkpoint, options.new_tokens_file, options.new_token_rows
+        )
         where = {
             "append": "new rows",
             "unused": "the rows of [unused...] tokens",

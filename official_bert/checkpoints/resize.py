@@ -11,6 +11,7 @@ from official_bert.checkpoints.vocabulary import UNUSED, split_vocab
 from official_bert.errors import UserError
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, WordpieceTokenizer
+from official_bert.utils import files
 
 # New tokens of this form become added tokens, which the tokenizer finds in the text before it splits words.
 _MARKER = re.compile(r"\[\S+\]|<\S+>")
@@ -70,6 +71,25 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
     text = "".join(f"{token}\n" for token in vocab)
     unknown = [token for token, ids in zip(tokens, pieces, strict=True) if not ids]
     return dataclasses.replace(checkpoint, config=config, weights=weights, vocab=text, casing=casing), unknown
+
+
+def add_tokens_from_file(checkpoint: LoadedModel, path: str, rows: str) -> tuple[LoadedModel, list[str], list[str]]:
+    """Adds the tokens in a file with one token per line, like `add_tokens`.
+
+    Returns:
+        The changed checkpoint, the new tokens, and the new tokens that were only [UNK] before.
+
+    Raises:
+        UserError: If the file contains no token, or a token cannot be added.
+    """
+    tokens = [line.strip() for line in files.read_text(path).split("\n") if line.strip()]
+    if not tokens:
+        raise UserError(f"{path} contains no words; write one word or token per line")
+    try:
+        checkpoint, unknown = add_tokens(checkpoint, tokens, rows)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return checkpoint, tokens, unknown
 
 
 def _get_piece_ids(token: str, numbers: dict[str, int], basic: BasicTokenizer) -> list[int]:

@@ -23,6 +23,7 @@ from official_bert.pretraining.options import Phase, PretrainingOptions
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import load_vocab
 from official_bert.utils import files
+from official_bert.utils.counting import join_first
 
 # Files and records of each file that are checked before the first step. Others are checked when they are read.
 _FILES_CHECKED, _RECORDS_CHECKED = 16, 100
@@ -175,9 +176,7 @@ def _get_size(path: str, shard: manifest.Shard | None) -> int:
 
 def _remove_empty_files(paths: list[str], shards: Mapping[str, manifest.Shard]) -> list[str]:
     empty = {path: None for path in paths if not _get_size(path, shards.get(path))}
-    named = ", ".join(list(empty)[:_MAX_FILES_SHOWN])
-    if len(empty) > _MAX_FILES_SHOWN:
-        named += f" and {len(empty) - _MAX_FILES_SHOWN:,} more"
+    named = join_first(list(empty), _MAX_FILES_SHOWN)
     if len(empty) == len(set(paths)):
         raise UserError(f"{named}: no records. Write records with official-bert make-records.")
     if empty:

@@ -14,6 +14,12 @@ def join_words(words: Sequence[str], conjunction: str = "and") -> str:
     return f" {conjunction} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def join_first(words: Sequence[str], number: int) -> str:
+    """Joins the first `number` words with commas, and counts the others: "a, b and 3 more"."""
+    num_hidden = len(words) - number
+    return ", ".join(words[:number]) + (f" and {num_hidden:,} more" if num_hidden > 0 else "")
+
+
 def suggest(name: str, known: Iterable[str], dashes: str = "") -> str:
     """Returns "; did you mean NAME?" with the known name that is most similar to `name`, or "" if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1)

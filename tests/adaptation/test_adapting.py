@@ -17,6 +17,7 @@ import pytest
 import official_bert
 from official_bert.adaptation import adapting, training, words
 from official_bert.adaptation.training import Adaptation, Change
+from official_bert.checkpoints import resize
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.keras_models.text_classifier import TextClassifier
@@ -133,7 +134,7 @@ def test_text_of_single_sentence_documents_is_trained_without_sentence_pairs(sou
 def test_new_words_start_as_the_mean_of_their_pieces(source):
     checkpoint, lines = words.read_checkpoint(make_options(source, "text.txt", pathlib.Path("none")))
     assert lines[0].startswith(f"weights from {source} (Hugging Face checkpoint): ")
-    grown = words.add_words(checkpoint, ["sunny", "catdog"])
+    grown, _ = resize.add_tokens(checkpoint, ["sunny", "catdog"], words.NEW_WORD_ROWS)
     numbers = [split_vocab(checkpoint.vocab).index(piece) for piece in ("sun", "##n", "##y")]
     for name in ("word_embeddings/embeddings", "masked_lm_output/bias"):
         expected = checkpoint.weights[name][numbers].mean(axis=0)

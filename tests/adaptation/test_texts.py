@@ -40,7 +40,7 @@ def test_documents_are_held_out_completely_and_duplicates_stay_on_one_side(prepa
     assert held | kept == list_documents(text)
     total = facts.characters + facts.heldout_characters
     assert 0.05 * total < facts.heldout_characters <= 0.1 * total
-    assert facts == records.read_texts(str(tmp_path / "texts"))
+    assert facts == records.read_texts(str(tmp_path))
     assert facts.pairs
 
 
