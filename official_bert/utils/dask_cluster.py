@@ -84,7 +84,8 @@ class Cluster:
                 f"No scheduler answered at --dask={self._address} within {_CONNECT_TIMEOUT} s. Start one (dask "
                 "scheduler) or correct the address."
             ) from error
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.push(self)
             try:
                 self._client.wait_for_workers(1, timeout=_WORKER_TIMEOUT)
             except TimeoutError as error:
@@ -93,9 +94,7 @@ class Cluster:
                     f"worker {self._address} --nthreads=1"
                 ) from error
             self._check_workers()
-        except BaseException:
-            self.__exit__()
-            raise
+            opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

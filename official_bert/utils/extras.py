@@ -47,9 +47,8 @@ def _get_requirement(extra: str) -> str:
     checkout = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     if os.path.exists(os.path.join(checkout, "pyproject.toml")):
         return f"{checkout}[{extra}]"
-    source = metadata.distribution("official-bert").read_text(
-        "direct_url.json"
-    )  # missing if it is from a package index
+    # The file is missing if the package is from a package index.
+    source = metadata.distribution("official-bert").read_text("direct_url.json")
     if source is None:
         return f"official-bert[{extra}]"
     described = json.loads(source)
