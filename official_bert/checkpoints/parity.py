@@ -25,7 +25,6 @@ from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.fast.model_parts import find_blocks
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.tokenization.casing import Casing
 
 _BATCH, _LONGEST = 2, 32
 _TEXTS = (
@@ -34,6 +33,7 @@ _TEXTS = (
     "UPPER lower MiXed Ünïcode na\u0308ive café",
     "日本語 and 中文, mixed\twith\n white  space",
 )
+# The contexts in which each added token occurs.
 _TOKEN_TEMPLATES = ("{0}", "the {0} cat", "the{0}, {0}{0}.")
 
 
@@ -89,12 +89,6 @@ def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | Non
     return {name: np.asarray(value) for name, value in outputs.items()}
 
 
-def make_fixed_texts(casing: Casing) -> list[str]:
-    """Returns the texts on which tokenizers are compared. Each added token of `casing` occurs in several contexts."""
-    contents = [token.content for token in casing.added_tokens]
-    return [*_TEXTS, *(template.format(each) for each in contents for template in _TOKEN_TEMPLATES)]
-
-
 def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) -> int:
     """Compares the ids of our tokenizer with the ids of the framework that the folder's format belongs to.
 
@@ -107,7 +101,8 @@ def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) ->
     """
     if framework.encode is None or checkpoint.vocab is None:
         return 0
-    texts, tokenizer = make_fixed_texts(checkpoint.casing), checkpoint.tokenizer
+    tokenizer, added = checkpoint.tokenizer, checkpoint.casing.added_tokens
+    texts = [*_TEXTS, *(template.format(token.content) for token in added for template in _TOKEN_TEMPLATES)]
     for text, theirs in zip(texts, framework.encode(folder, texts), strict=True):
         tokens = tokenizer.tokenize(text)
         if tokenizer.convert_tokens_to_ids(tokens) != theirs:

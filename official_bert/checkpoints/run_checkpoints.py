@@ -98,10 +98,6 @@ class RunCheckpoints:
                 path = os.path.join(folder, name.rstrip("/"))
                 files.remove_folder(path) if files.is_folder(path) else files.remove(path)
 
-    def find_newest_complete(self) -> str | None:
-        """Returns the path of the newest complete checkpoint, or None if the run has no checkpoint."""
-        return find_newest_complete(self._folder)
-
     def restore_latest(self) -> str | None:
         """Restores all variables from the newest complete checkpoint.
 
@@ -111,7 +107,7 @@ class RunCheckpoints:
         Raises:
             UserError: If no checkpoint is complete, or it does not fit the model.
         """
-        path = self.find_newest_complete()
+        path = find_newest_complete(self._folder)
         if path is not None:
             self.restore(path)
         return path

@@ -164,17 +164,16 @@ def save_if_best(
     """
     variable = keras.Variable(loss, dtype="float64", trainable=False, name="loss")
     saved = {"model": model.variables, "best": [variable, run_checkpoints.create_counter("data", data)]}
-    checkpoints = run_checkpoints.RunCheckpoints(folder, saved, keep=1)
-    if not (math.isfinite(loss) and loss < _find_lowest_loss(checkpoints, step, data)):
+    if not (math.isfinite(loss) and loss < _find_lowest_loss(folder, step, data)):
         return False
     write_model_files(folder, model_files)
-    checkpoints.save(step)
+    run_checkpoints.RunCheckpoints(folder, saved, keep=1).save(step)
     return True
 
 
-def _find_lowest_loss(checkpoints: run_checkpoints.RunCheckpoints, step: int, data: int) -> float:
+def _find_lowest_loss(folder: str, step: int, data: int) -> float:
     try:
-        path = checkpoints.find_newest_complete()
+        path = run_checkpoints.find_newest_complete(folder)
     except UserError:  # Unreadable weights do not count.
         return math.inf
     # Weights of a later step were saved before the run was resumed from an earlier one.

@@ -1,14 +1,13 @@
-"""Opens --init_checkpoint, compares it with the run, and assigns its weights."""
+"""Compares --init_checkpoint with the run, and assigns its weights."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
 
 import keras
 
-from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, LoadedModel, LoadOverrides, find_part
-from official_bert.checkpoints.loading import assign_weights, open_model
+from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, LoadedModel, find_part
 from official_bert.checkpoints.run_checkpoints import get_stored_name
-from official_bert.checkpoints.tensors import allow_hint, compare_weights, is_allowed
+from official_bert.checkpoints.tensors import allow_hint, assign_weights, find_misfits, is_allowed
 from official_bert.checkpoints.vocabulary import find_vocabulary_difference
 from official_bert.data import manifest
 from official_bert.errors import UserError
@@ -16,17 +15,6 @@ from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import PretrainingOptions
 from official_bert.tokenization.casing import Casing
 from official_bert.utils import files
-
-
-def open_initial_checkpoint(options: PretrainingOptions, config: BertConfig) -> LoadedModel:
-    """Reads --init_checkpoint. If the checkpoint has no configuration, the run's is used.
-
-    Raises:
-        UserError: If the checkpoint is missing or damaged, or has tensors that --init_allow does not name.
-    """
-    return open_model(
-        str(options.init_checkpoint), LoadOverrides(fallback_config=config, allow=list(options.init_allow))
-    )
 
 
 def check_initial_checkpoint(
@@ -106,10 +94,11 @@ def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequ
     Raises:
         UserError: If other weights are missing, unused or have another shape. In this case nothing is assigned.
     """
-    result = compare_weights(model, initial.weights)
+    missing, paths = find_misfits(model, initial.weights), [variable.path for variable in model.weights]
+    unused = [name for name in initial.weights if name not in paths]
     new_heads = [part for part in PARTS if part in PRETRAINING - {ENCODER} and part not in initial.parts]
     expected = {*PARTS} - PRETRAINING | {*new_heads}
-    problems = result.missing | {name: f"{name} is unused" for name in result.unused}
+    problems = missing | {name: f"{name} is unused" for name in unused}
     wrong = {
         name: each for name, each in problems.items() if find_part(name) not in expected and not is_allowed(name, allow)
     }
@@ -122,13 +111,13 @@ def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequ
     names = {path: name for name, path in inventory.loaded.items()} if inventory else {}
     num_others = sum(map(len, inventory.left_behind.values())) if inventory else 0
     lines = []
-    for path in result.loaded:
+    for path in (each for each in paths if each not in missing):
         name = names.get(path, path)
         lines.append(f"  loaded   {path}" + (f" from {name}" if name not in (path, get_stored_name(path)) else ""))
-    lines += [f"  missing  {problem}; it keeps its random values" for problem in result.missing.values()]
-    lines += [f"  unused   {name}" for name in result.unused]
+    lines += [f"  missing  {problem}; it keeps its random values" for problem in missing.values()]
+    lines += [f"  unused   {name}" for name in unused]
     lines.append(
-        f"{len(result.loaded)} tensors loaded, {len(result.missing)} missing, {len(result.unused)} unused; "
+        f"{len(paths) - len(missing)} tensors loaded, {len(missing)} missing, {len(unused)} unused; "
         f"{num_others} other tensors in the file, such as the optimizer's state"
     )
     if new_heads:

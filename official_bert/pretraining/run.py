@@ -13,7 +13,8 @@ import time
 from typing import Any
 
 from official_bert.checkpoints import run_checkpoints
-from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.model_files import write_model_files
 from official_bert.errors import UserError
 from official_bert.optimization import distribution
@@ -112,7 +113,8 @@ class PretrainingRun:
         phases = [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
         self.initial: LoadedModel | None = None
         if options.init_checkpoint and not self.resumed_from:
-            self.initial = initial_checkpoint.open_initial_checkpoint(options, config)
+            overrides = LoadOverrides(fallback_config=config, allow=options.init_allow)
+            self.initial = open_model(options.init_checkpoint, overrides)
         options, self.model_files, self.changes = checks.check_and_resolve_options(
             options, config, self.records, phases, self.resumed_from, self.initial
         )

@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from official_bert.runs.training_log import EVAL, GENERAL, TRAIN, read_log
-from official_bert.utils import markdown
+from official_bert.utils.markdown import Table, flag_table
 from official_bert.utils.progress import format_duration
-
-Table = list[list[str]]  # rows of cells; the first row is the header
 
 LENGTH = "max_seq_length"
 _MISSING, _BEST = "–", "best evaluation"
@@ -160,7 +158,7 @@ def make_data_table(manifest: Mapping[str, Any]) -> Table:
         if name in counts and counts.get(of):
             rows.append([label, f"{100 * counts[name] / counts[of]:.2f} %"])
     rows += [["vocabulary, SHA-256", source["vocabulary"]], ["made by", manifest["made_by"]]]
-    return [["what", "value"], *rows, *markdown.flag_table(source["flags"])[1:]]
+    return [["what", "value"], *rows, *flag_table(source["flags"])[1:]]
 
 
 def _format_count(value: float) -> str:

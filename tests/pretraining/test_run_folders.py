@@ -12,7 +12,7 @@ import tensorflow as tf
 import official_bert
 from official_bert.checkpoints import bundle
 from official_bert.checkpoints.loading import load_pretraining_model
-from official_bert.checkpoints.run_checkpoints import RunCheckpoints, get_stored_name
+from official_bert.checkpoints.run_checkpoints import RunCheckpoints, find_newest_complete, get_stored_name
 from official_bert.pretraining import monitor
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import TrainingLog
@@ -147,7 +147,7 @@ def test_a_failed_save_keeps_the_other_checkpoints(tmp_path, monkeypatch):
     (tmp_path / "ckpt-30_temp").mkdir()
     (tmp_path / "ckpt-40.index").touch()
     (tmp_path / "ckpt-40.data-00000-of-00001").write_bytes(b"whole")
-    assert saved.find_newest_complete() == str(tmp_path / "ckpt-20")
+    assert find_newest_complete(str(tmp_path)) == str(tmp_path / "ckpt-20")
     saved.remove_unfinished()
     assert list_checkpoints(tmp_path, "*") == {"ckpt-20", "checkpoint"}
     saved.restore_latest()
