@@ -8,10 +8,9 @@ from typing import Any
 
 from official_bert.checkpoints import loading
 from official_bert.checkpoints.formats import finetuned
-from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, vector_files
-from official_bert.inference.feature_extractor import FeatureExtractor
+from official_bert.inference.feature_extractor import FeatureExtractor, TextVectors
 from official_bert.inference.options import TRAINED, FeatureOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.modeling.choices import POOLED
@@ -47,7 +46,7 @@ def write_vectors(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
 
 
 def _write_vectors(options: FeatureOptions, shard: Shard) -> str:
-    extractor = make_extractor(options, load(options))
+    extractor = load_extractor(options)
     trained = read_task_spec(options.init)
     texts: Iterable[str | list[str]] = read_texts(
         options.input_file, trained, is_split_into_words=options.is_split_into_words
@@ -59,30 +58,27 @@ def _write_vectors(options: FeatureOptions, shard: Shard) -> str:
         texts = itertools.islice(texts, first, end)
     kilobytes = sum(map(files.size, tables.list_files(options.input_file))) / 1e3 / shard.count
     progress = Progress("extracting", kilobytes, "kB")
-    count = truncated = done = 0
-    writer = vector_files.open_writer(options.output_file, options.output_format, extractor, options.pooling, first)
-    with writer as add:
+    count = truncated = 0
+
+    def extract_and_report() -> Iterator[TextVectors]:
+        nonlocal count, truncated
         for vectors in extractor.extract(texts):
-            add(vectors)
+            yield vectors
             count += 1
             truncated += vectors.is_truncated
-            done += len(vectors.text.encode()) + 1
-            progress.update(done / 1e3)
+            progress.advance((len(vectors.text.encode()) + 1) / 1e3)
+
+    vector_files.write(options.output_file, options.output_format, extractor, extract_and_report(), first)
     return (
         f"Wrote the vectors of {pluralize(count, 'text')} to {options.output_file}; truncated to "
         f"{extractor.max_seq_length} tokens: {truncated:,}"
     )
 
 
-def load(options: FeatureOptions) -> ModelAndTokenizer:
-    """Loads the encoder of --init with its tokenizer."""
-    return loading.load(options.init, options.vocab_file, options.do_lower_case, strip_accents=options.strip_accents)
-
-
-def make_extractor(options: FeatureOptions, loaded: ModelAndTokenizer) -> FeatureExtractor:
-    """Creates a FeatureExtractor with the layers, pooling and other settings in the options."""
+def load_extractor(options: FeatureOptions) -> FeatureExtractor:
+    """Loads the encoder of --init, and creates a FeatureExtractor with the settings in the options."""
     return FeatureExtractor(
-        loaded,
+        loading.load(options.init, options.vocab_file, options.do_lower_case, strip_accents=options.strip_accents),
         list(map(int, options.layers)),
         options.pooling,
         align=options.align,

@@ -4,28 +4,23 @@ B batch size, S sequence length, T tokens of a text, L selected layers, H hidden
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_bert.checkpoints.loading import ModelAndTokenizer, assign_weights
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
-from official_bert.inference import exports
-from official_bert.inference.keras_model import KerasPredictor, compute_outputs
+from official_bert.inference.keras_model import compute_outputs
 from official_bert.inference.options import NONE, PIECES, WORDS
-from official_bert.kinds.features import Features, Outputs, concatenate_rows
-from official_bert.kinds.spec import KindSpec
-from official_bert.modeling import layer_names
+from official_bert.kinds.features import Features, concatenate_rows
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
-from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.fast.model_parts import split_model
 from official_bert.tokenization import pairs, truncation
-from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer, Piece
+from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, Piece
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 from official_bert.utils.counting import pluralize
 
@@ -121,10 +116,10 @@ class FeatureExtractor:
         self.layers, self.hidden_size, self.max_seq_length = tuple(layers), config.hidden_size, max_seq_length
         per_text = 4 * max_seq_length * len(layers) * config.hidden_size
         self.texts_at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
+        self.loaded, self.pooling = loaded, pooling
+        self._align, self._normalize, self._is_split_into_words = align, normalize, is_split_into_words
         self._batch_size = batch_size
-        spec = _ExtractionSpec(loaded.tokenizer, max_seq_length, pooling, align, normalize, is_split_into_words)
-        compute = functools.partial(compute_outputs, _compile_encoder(loaded, layers), max_seq_length=max_seq_length)
-        self._predictor = KerasPredictor(spec, loaded.tokenizer, max_seq_length, compute)
+        self._encode = _compile_encoder(loaded, layers)
 
     def extract(self, texts: Iterable[str | Sequence[str]]) -> Iterator[TextVectors]:
         """Yields the vectors of each text, in order. Memory use does not depend on the number of texts.
@@ -135,47 +130,13 @@ class FeatureExtractor:
         """
         waiting = iter(texts)
         while some := list(itertools.islice(waiting, self.texts_at_a_time)):
-            # `run` would pad the vectors of all texts to the longest text.
-            answers, _ = self._predictor.answer(exports.to_columns({"text": some}), self._batch_size)
-            yield from answers["text_vectors"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _ExtractionSpec(KindSpec):
-    """The KindSpec of feature extraction: tokenizes texts and pools the encoder's outputs.
-
-    Predictions are TextVectors. See FeatureExtractor for the attributes.
-    """
-
-    kind: ClassVar[str] = "features"
-
-    tokenizer: FullTokenizer
-    max_seq_length: int
-    pooling: str
-    align: str
-    normalize: bool
-    is_split_into_words: bool
-
-    def make_examples(self, x: Any, y: Any) -> list[_Example]:
-        return [self._tokenize_example(text) for text in x]
-
-    def featurize(self, examples: Sequence[_Example], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
-        ids = [
-            np.array(tokenizer.convert_tokens_to_ids(piece.token for piece in each.pieces), np.int32)
-            for each in examples
-        ]
-        segment_ids = [np.array(each.segment_ids, np.int32) for each in examples]
-        is_truncated = [each.is_truncated for each in examples]
-        return concatenate_rows(ids, segment_ids, {}, {}, is_truncated=is_truncated, has_token_outputs=True)
-
-    def decode(self, outputs: Outputs, features: Features, examples: Sequence[_Example]) -> list[TextVectors]:
-        return list(map(self._extract, examples, outputs))
-
-    def named_answers(self, predictions: Sequence[TextVectors], examples: Sequence[_Example]) -> dict[str, list[Any]]:
-        return {"text_vectors": list(predictions)}
+            examples = list(map(self._tokenize_example, some))
+            batch_size = min(self._batch_size, len(examples))
+            vectors = compute_outputs(self._encode, self._featurize(examples), batch_size, self.max_seq_length)
+            yield from map(self._make_vectors, examples, vectors)
 
     def _tokenize_example(self, text: str | Sequence[str]) -> _Example:
-        if self.is_split_into_words:
+        if self._is_split_into_words:
             if isinstance(text, str):
                 raise UserError(f"is_split_into_words requires lists of words, but got the text {text[:60]!r}.")
             text, a, b = " ".join(text), self._tokenize_words(text), None
@@ -192,10 +153,18 @@ class _ExtractionSpec(KindSpec):
         pieces, segment_ids = pairs.join(cls, sep, a, kept if b else None)
         return _Example(text, pieces, segment_ids, is_truncated)
 
+    def _featurize(self, examples: Sequence[_Example]) -> Features:
+        ids = [
+            np.array(self.loaded.tokenizer.convert_tokens_to_ids(piece.token for piece in each.pieces), np.int32)
+            for each in examples
+        ]
+        segment_ids = [np.array(each.segment_ids, np.int32) for each in examples]
+        return concatenate_rows(ids, segment_ids, {}, {}, has_token_outputs=True)
+
     def _tokenize(self, text: str, offset: int) -> list[Piece]:
         if self.pooling != NONE:  # Offsets are not needed, and take time.
-            return [Piece(token, _NO_OFFSET, _NO_OFFSET) for token in self.tokenizer.tokenize(text)]
-        pieces = self.tokenizer.tokenize_with_offsets(text)
+            return [Piece(token, _NO_OFFSET, _NO_OFFSET) for token in self.loaded.tokenizer.tokenize(text)]
+        pieces = self.loaded.tokenizer.tokenize_with_offsets(text)
         return [Piece(piece.token, piece.start + offset, piece.end + offset) for piece in pieces]
 
     def _tokenize_words(self, words: Sequence[str]) -> list[Piece]:
@@ -206,26 +175,26 @@ class _ExtractionSpec(KindSpec):
         pieces, start = [], 0
         for word in words:
             end = start + len(word)
-            pieces += [Piece(token, start, end) for token in self.tokenizer.tokenize(word) or [UNK]]
+            pieces += [Piece(token, start, end) for token in self.loaded.tokenizer.tokenize(word) or [UNK]]
             start = end + 1
         return pieces
 
-    def _extract(self, text: _Example, values: npt.NDArray[np.float32]) -> TextVectors:
+    def _make_vectors(self, text: _Example, values: npt.NDArray[np.float32]) -> TextVectors:
         pieces = text.pieces
         if self.pooling != NONE:
             pooled = {CLS_POOLING: values[0], MEAN: values.mean(axis=0), MAX: values.max(axis=0)}[self.pooling]
-            if self.normalize:
+            if self._normalize:
                 pooled = pooled / max(float(np.linalg.norm(pooled)), _MIN_NORM)
             return TextVectors(text.text, pooled, [], [], [], text.is_truncated)
         tokens = [piece.token for piece in pieces]
         starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
-        if self.align == WORDS:
+        if self._align == WORDS:
             words: list[list[int]] = []  # Positions of the pieces of each word.
             for position, piece in enumerate(pieces):
                 if piece.start == _NO_OFFSET:
                     continue
-                is_same_word = self.is_split_into_words and piece.start == pieces[position - 1].start
-                if is_same_word or (not self.is_split_into_words and piece.token.startswith(CONTINUATION)):
+                is_same_word = self._is_split_into_words and piece.start == pieces[position - 1].start
+                if is_same_word or (not self._is_split_into_words and piece.token.startswith(CONTINUATION)):
                     words[-1].append(position)
                 else:
                     words.append([position])
@@ -241,13 +210,13 @@ def _compile_encoder(loaded: ModelAndTokenizer, layers: Sequence[int]) -> tf.typ
 
     It maps a dict of input_ids, input_mask and segment_ids, int32 [B, S], to float32 [B, S, L, H].
     """
-    encoder = build_encoder(
-        loaded.config, return_all_layers=True, dtype=loaded.model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
+    parts = split_model(loaded.model)
+    assert parts
+    input_names = ("input_ids", "input_mask", "segment_ids")
+    model = keras.Model(
+        {name: loaded.model.input[name] for name in input_names}, {str(layer): parts.encoded[layer] for layer in layers}
     )
-    outputs = [encoder.get_layer(layer_names.EMBEDDINGS_DROPOUT).output, *encoder.output["encoder_outputs"]]
-    model = keras.Model(encoder.input, {str(layer): outputs[layer] for layer in layers})
-    assign_weights(model, {variable.path: variable for variable in loaded.model.variables})
-    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in encoder.input}
+    signature = {name: tf.TensorSpec([None, None], tf.int32) for name in input_names}
 
     @tf.function(input_signature=[signature])
     def encode(inputs: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -73,11 +73,10 @@ def write_vectors(options: FeatureOptions, num_shards: int, address: str) -> str
     vocab_file = files.make_absolute(options.vocab_file) if options.vocab_file else None
     options = dataclasses.replace(options, init=files.make_absolute(options.init), vocab_file=vocab_file)
     files.refuse_overwriting(options.output_file, "output_file", [options.init, *([vocab_file] if vocab_file else [])])
-    loaded = feature_extraction.load(options)
-    extractor = feature_extraction.make_extractor(options, loaded)  # Reports wrong options before the first task.
+    extractor = feature_extraction.load_extractor(options)  # Reports wrong options before the first task.
     options = dataclasses.replace(options, max_seq_length=extractor.max_seq_length)
     trained = feature_extraction.read_task_spec(options.init)
-    computation = _Extraction(options, trained, _compute_digest(loaded), extractor.texts_at_a_time)
+    computation = _Extraction(options, trained, _compute_digest(extractor.loaded), extractor.texts_at_a_time)
     return _run_on_cluster(computation, options, num_shards, address)
 
 
@@ -98,7 +97,7 @@ class _Extraction:
         return feature_extraction.read_texts(path, self.trained, True, self.options.is_split_into_words)
 
     def load(self) -> FeatureExtractor:
-        return feature_extraction.make_extractor(self.options, feature_extraction.load(self.options))
+        return feature_extraction.load_extractor(self.options)
 
     def output_files(self, path: str) -> list[str]:
         return vector_files.list_output_files(path, self.options.output_format, self.options.pooling)
@@ -107,9 +106,7 @@ class _Extraction:
         self, model: FeatureExtractor, first: int, rows: Iterator[str | list[str]], path: str, locate: Locate
     ) -> None:
         del locate
-        with vector_files.open_writer(path, self.options.output_format, model, self.options.pooling, first) as add:
-            for vectors in model.extract(rows):
-                add(vectors)
+        vector_files.write(path, self.options.output_format, model, model.extract(rows), first)
 
 
 Computation = Prediction | _Extraction

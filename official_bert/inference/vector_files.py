@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,8 +19,6 @@ from official_bert.utils import files
 
 _TOKENS_SUFFIX = ".tokens.jsonl"
 _ROWS_AT_A_TIME = 256  # Number of rows in a row group of Parquet.
-
-Add = Callable[[TextVectors], Any]
 
 
 def detect_format(path: str, format: str = AUTO) -> str:
@@ -38,16 +36,12 @@ def detect_format(path: str, format: str = AUTO) -> str:
 
 
 def list_output_files(path: str, format: str, pooling: str) -> list[str]:
-    """Returns the paths of the files that `open_writer` writes: one file, or two for npy without pooling."""
+    """Returns the paths of the files that `write` writes: one file, or two for npy without pooling."""
     return [path, path + _TOKENS_SUFFIX] if format == NPY and pooling == NONE else [path]
 
 
-def open_writer(
-    path: str, format: str, extractor: FeatureExtractor, pooling: str, first: int = 0
-) -> contextlib.AbstractContextManager[Add]:
-    """Returns a context manager that yields a function, which appends the vectors of one text to the output file.
-
-    The output file appears when it is complete.
+def write(path: str, format: str, extractor: FeatureExtractor, vectors: Iterable[TextVectors], first: int = 0) -> None:
+    """Writes the vectors of texts to a file, which appears when it is complete.
 
     - npy: float32 [number of texts, L, H] with pooling. Otherwise [number of tokens of all texts, L, H], and a file
       <path>.tokens.jsonl with a line of tokens, starts and ends for each text.
@@ -60,45 +54,43 @@ def open_writer(
         path: The output file.
         format: One of the formats above.
         extractor: The extractor that computes the vectors.
-        pooling: How the vectors of tokens are pooled, or "none".
+        vectors: The vectors of each text.
         first: Index of the first text in the whole input, for the "index" of JSON lines.
 
     Raises:
         UserError: If the format is "original" and vectors are pooled.
     """
-    if format == ORIGINAL and pooling != NONE:
-        raise UserError(f"--output_format={ORIGINAL} requires --pooling={NONE}, but --pooling is {pooling}.")
+    if format == ORIGINAL and extractor.pooling != NONE:
+        raise UserError(f"--output_format={ORIGINAL} requires --pooling={NONE}, but --pooling is {extractor.pooling}.")
     if format == NPY:
-        return _open_npy(path, extractor, pooling != NONE)
-    if format == PARQUET:
-        return _open_parquet(path, extractor, pooling != NONE)
-    numbers, row = itertools.count(first), _make_original_row if format == ORIGINAL else _make_row
-    return _open_jsonl(path, lambda vectors: row(next(numbers), vectors, extractor.layers))
+        _write_npy(path, extractor, vectors)
+    elif format == PARQUET:
+        _write_parquet(path, extractor, vectors)
+    else:
+        make_row = _make_original_row if format == ORIGINAL else _make_row
+        with _open_jsonl(path) as write_row:
+            for number, each in enumerate(vectors, first):
+                write_row(make_row(number, each, extractor.layers))
 
 
 @contextlib.contextmanager
-def _open_jsonl(path: str, make_row: Callable[[TextVectors], dict[str, Any]]) -> Iterator[Add]:
+def _open_jsonl(path: str) -> Iterator[Callable[[dict[str, Any]], Any]]:
     with files.write_atomically(path) as local, open(local, "w", encoding="utf-8") as lines:
-        yield lambda vectors: lines.write(json.dumps(make_row(vectors), ensure_ascii=False) + "\n")
+        yield lambda row: lines.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-@contextlib.contextmanager
-def _open_npy(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterator[Add]:
+def _write_npy(path: str, extractor: FeatureExtractor, vectors: Iterable[TextVectors]) -> None:
     rest = (len(extractor.layers), extractor.hidden_size)
     count = 0
-
-    def add(vectors: TextVectors) -> None:
-        nonlocal count
-        values = vectors.values.reshape(-1, *rest)
-        count += len(values)
-        output.write(np.ascontiguousarray(values, "<f4").tobytes())
-        add_tokens(vectors)
-
-    no_tokens = contextlib.nullcontext(lambda _: None)
-    tokens = no_tokens if is_pooled else _open_jsonl(path + _TOKENS_SUFFIX, _describe_tokens)
-    with files.write_atomically(path) as local, open(local, "wb") as output, tokens as add_tokens:
+    is_pooled = extractor.pooling != NONE
+    tokens = contextlib.nullcontext(lambda _: None) if is_pooled else _open_jsonl(path + _TOKENS_SUFFIX)
+    with files.write_atomically(path) as local, open(local, "wb") as output, tokens as write_tokens:
         _write_npy_header(output, (0, *rest))
-        yield add
+        for each in vectors:
+            values = each.values.reshape(-1, *rest)
+            count += len(values)
+            output.write(np.ascontiguousarray(values, "<f4").tobytes())
+            write_tokens(_describe_tokens(each))
         # The header has room for a larger first axis.
         output.seek(0)
         _write_npy_header(output, (count, *rest))
@@ -108,11 +100,11 @@ def _write_npy_header(output: BinaryIO, shape: Sequence[int]) -> None:
     np.lib.format.write_array_header_1_0(output, {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)})
 
 
-@contextlib.contextmanager
-def _open_parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterator[Add]:
+def _write_parquet(path: str, extractor: FeatureExtractor, vectors: Iterable[TextVectors]) -> None:
     import pyarrow as pa
     import pyarrow.parquet
 
+    is_pooled = extractor.pooling != NONE
     vector = pa.list_(pa.float32(), extractor.hidden_size)
     offsets = pa.list_(pa.int32())
     token_columns = [("tokens", pa.list_(pa.string())), ("starts", offsets), ("ends", offsets)]
@@ -121,25 +113,18 @@ def _open_parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> It
         *([] if is_pooled else token_columns),
         *((f"layer_{layer}", vector if is_pooled else pa.list_(vector)) for layer in extractor.layers),
     ])  # fmt: skip
-    waiting: list[dict[str, Any]] = []
 
-    def flush() -> None:
-        output.write_table(pa.Table.from_pylist(waiting, schema))
-        waiting.clear()
-
-    def add(vectors: TextVectors) -> None:
-        row = {"text": vectors.text, **_describe_tokens(vectors)}
+    def make_row(each: TextVectors) -> dict[str, Any]:
+        row = {"text": each.text, **_describe_tokens(each)}
         for number, layer in enumerate(extractor.layers):
-            values = vectors.values[..., number, :]
+            values = each.values[..., number, :]
             row[f"layer_{layer}"] = values if is_pooled else list(values)
-        waiting.append(row)
-        if len(waiting) == _ROWS_AT_A_TIME:
-            flush()
+        return row
 
+    rows = map(make_row, vectors)
     with files.write_atomically(path) as local, pa.parquet.ParquetWriter(local, schema) as output:
-        yield add
-        if waiting:
-            flush()
+        while some := list(itertools.islice(rows, _ROWS_AT_A_TIME)):
+            output.write_table(pa.Table.from_pylist(some, schema))
 
 
 def _describe_tokens(vectors: TextVectors) -> dict[str, Any]:

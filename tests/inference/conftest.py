@@ -43,12 +43,12 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 def tiny_encoder(tiny_config: BertConfig, vocab_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads a tiny encoder from any folder. It is compiled once, since that takes longer than everything else."""
     loaded = ModelAndTokenizer(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
-    make, made = feature_extraction.make_extractor, list[FeatureExtractor]()
-
-    def make_once(options: FeatureOptions, loaded: ModelAndTokenizer) -> FeatureExtractor:
-        if not made:
-            made.append(make(options, loaded))
-        return made[0]
-
     monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
-    monkeypatch.setattr(feature_extraction, "make_extractor", make_once)
+    load, extractors = feature_extraction.load_extractor, list[FeatureExtractor]()
+
+    def load_once(options: FeatureOptions) -> FeatureExtractor:
+        if not extractors:
+            extractors.append(load(options))
+        return extractors[0]
+
+    monkeypatch.setattr(feature_extraction, "load_extractor", load_once)

@@ -183,9 +183,7 @@ def test_invalid_options_are_rejected(arguments: dict[str, Any], message: str):
 
 def write(path: pathlib.Path, format: str, pooling: str = "none") -> Any:
     """Writes the vectors of the texts, and returns the lines of a file of lines."""
-    with vector_files.open_writer(str(path), format, make_extractor(pooling), pooling) as add:
-        for vectors in extract(pooling):
-            add(vectors)
+    vector_files.write(str(path), format, make_extractor(pooling), extract(pooling))
     return [json.loads(line) for line in path.read_text().splitlines()] if path.suffix == ".jsonl" else None
 
 
@@ -225,9 +223,8 @@ def test_original_format_is_written(tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("format", ["npy", "parquet", "jsonl", "original"])
 def test_a_failed_write_leaves_no_files(format: str, tmp_path: pathlib.Path):
-    writer = vector_files.open_writer(str(tmp_path / "out"), format, make_extractor(), "none")
-    with pytest.raises(AttributeError), writer as add:
-        list(map(add, [extract()[0], None]))
+    with pytest.raises(AttributeError):
+        vector_files.write(str(tmp_path / "out"), format, make_extractor(), [extract()[0], None])
     assert list(tmp_path.iterdir()) == []
 
 
