@@ -1,5 +1,6 @@
 """Loads an export with the backend for its format: TensorFlow or ONNX Runtime."""
 
+from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.predictor import Predictor
@@ -18,10 +19,12 @@ def load_predictor(folder: str, threads: int | None = None, num_workers: int = 1
     Raises:
         UserError: If the export is damaged, or a package is missing.
     """
+    if verify:
+        checksums.check_files(folder)
     if exports.is_onnx(folder):
         from official_bert.inference.onnx_model import OnnxPredictor
 
-        return OnnxPredictor(folder, threads, num_workers, verify)
+        return OnnxPredictor(folder, threads, num_workers)
     try:
         from official_bert.inference.saved_model import SavedModelPredictor
     except ModuleNotFoundError as error:
@@ -31,4 +34,4 @@ def load_predictor(folder: str, threads: int | None = None, num_workers: int = 1
         raise UserError(
             f"{folder} is a SavedModel: {missing}; or export the model with --format=onnx, which needs no TensorFlow"
         ) from error
-    return SavedModelPredictor(folder, verify)
+    return SavedModelPredictor(folder)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.predictor import PARALLEL_BATCHES, STRING, Signature, SpecPredictor, Tensor
@@ -37,7 +36,6 @@ class OnnxPredictor(SpecPredictor):
         folder: The folder of the version.
         threads: Number of threads that compute a batch. None means the number of cores.
         num_workers: Number of batches that `run` computes at a time.
-        verify: Whether to check the files against their checksums.
 
     Raises:
         UserError: If a file is damaged or missing, or onnxruntime is not installed.
@@ -45,9 +43,7 @@ class OnnxPredictor(SpecPredictor):
 
     has_even_speed = True
 
-    def __init__(self, folder: str, threads: int | None = None, num_workers: int = 1, verify: bool = True) -> None:
-        if verify:
-            checksums.check_files(folder)
+    def __init__(self, folder: str, threads: int | None = None, num_workers: int = 1) -> None:
         self.folder, self.metadata = folder, exports.read_metadata(folder)
         try:
             spec, length = create_spec(self.metadata["task_spec"]), int(self.metadata["max_seq_length"])

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the operations of exported models)
 
-from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.exports import Columns
@@ -38,17 +37,14 @@ class SavedModelPredictor(Predictor):
 
     Args:
         folder: The folder that contains saved_model.pb.
-        verify: Whether to check the files against their checksums.
 
     Raises:
         UserError: If the SavedModel cannot be loaded.
     """
 
-    def __init__(self, folder: str, verify: bool = True) -> None:
+    def __init__(self, folder: str) -> None:
         self.folder = folder
         try:
-            if verify:
-                checksums.check_files(folder)
             self._loaded = load_saved_model(folder)  # Keeps the variables alive.
         except UserError:
             raise

@@ -15,7 +15,7 @@ from official_bert.export import operations
 from official_bert.export.options import SAVED_MODEL
 from official_bert.export.source import read_source
 from official_bert.export.warmup import EXAMPLES
-from official_bert.inference.saved_model import SavedModelPredictor
+from official_bert.inference import backends
 from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, KINDS
 from tests.conftest import ROOT, slow_after
@@ -64,7 +64,7 @@ def test_flipped_byte_is_detected_at_loading(name: str, exported: pathlib.Path, 
     version = shutil.copytree(exported, tmp_path / "1")
     path = next((version / name).glob("*.data*")) if name == "variables" else version / name
     flip_bits(path, path.stat().st_size // 2)
-    assert f"{path.name} does not match its checksum" in refusal(SavedModelPredictor, str(version))
+    assert f"{path.name} does not match its checksum" in refusal(backends.load_predictor, str(version))
 
 
 def test_signatures_agree_with_each_other(signatures: Any):
