@@ -4,17 +4,16 @@ import asyncio
 import contextlib
 import functools
 import importlib.resources
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
-from official_bert.inference.predictor import Predictor
 from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.serving import json_api, logs, openapi
 from official_bert.serving.access import Access
+from official_bert.serving.batching import run_in_pool
 from official_bert.serving.connections import SERVER_NAME, TOO_MANY_CONNECTIONS, Connection
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
@@ -105,18 +104,15 @@ class Application:
         async with self._read_body(request) as body:
             model, version = self._find_version(request)  # A new version may have been loaded meanwhile.
             with model.hold(version) as (predictor, batcher):
-                predict_request = await self._parse(body, predictor)
+                pool = self._models.pools.parsing if len(body) > _SMALL_BODY else None
+                predict_request = await run_in_pool(
+                    pool, json_api.parse, body, predictor.signatures, self._options, predictor.metadata
+                )
                 request[_LOG_FIELDS]["instances"] = predict_request.instances
                 outputs = await batcher.predict(predict_request.signature, predict_request.inputs)
         answer = json_api.render(outputs, predict_request)
         headers = {"X-Model-Version": str(version.number)}
         return web.Response(body=answer, content_type="application/json", headers=headers)
-
-    async def _parse(self, body: bytes, model: Predictor) -> json_api.PredictRequest:
-        parse = functools.partial(json_api.parse, body, model.signatures, self._options, model.metadata)
-        if len(body) <= _SMALL_BODY:
-            return parse()
-        return await asyncio.get_running_loop().run_in_executor(self._models.pools.parsing, parse)
 
     async def status(self, request: web.Request) -> web.Response:
         model = self._models[request.match_info["model"]]
@@ -125,7 +121,7 @@ class Application:
             versions = [self._find_version(request)[1]]
         else:
             versions = [model.versions[number] for number in sorted(model.versions, reverse=True)]
-        return _make_json_response({"model_version_status": [
+        return web.json_response({"model_version_status": [
             {"version": str(each.number), "state": each.state,
              "status": {"error_code": "UNKNOWN" if each.error else "OK", "error_message": each.error}}
             for each in versions
@@ -133,9 +129,8 @@ class Application:
 
     async def metadata(self, request: web.Request) -> web.Response:
         model, version = self._find_version(request)
-        assert version.model
         signatures = {name: signature.describe() for name, signature in version.model.signatures.items()}
-        return _make_json_response({
+        return web.json_response({
             "model_spec": {"name": model.name, "signature_name": "", "version": str(version.number)},
             "metadata": {"signature_def": {"signature_def": signatures}},
         })  # fmt: skip
@@ -146,7 +141,6 @@ class Application:
         for model in self._models:
             about_newest: dict[str, Any] = {}
             for newest in model.available[-1:]:
-                assert newest.model
                 default = newest.model.signatures.get(DEFAULT_SIGNATURE)
                 about_newest = {"inputs": list(default.inputs) if default else []} | dict(newest.model.metadata)
                 about_newest["kind"] = newest.model.kind
@@ -154,7 +148,7 @@ class Application:
                     about_newest["num_choices"] = (default.inputs["endings"].shape or ())[1]
             versions = [str(each.number) for each in reversed(model.available)]
             models.append({"name": model.name, "versions": versions, **about_newest})
-        return _make_json_response({"models": models})
+        return web.json_response({"models": models})
 
     async def page(self, request: web.Request) -> web.Response:
         name, content_type = _PAGE[request.path]
@@ -162,21 +156,21 @@ class Application:
         return web.Response(text=text, content_type=content_type, charset="utf-8")
 
     async def healthz(self, _: web.Request) -> web.Response:
-        return _make_json_response({"status": "alive"})
+        return web.json_response({"status": "alive"})
 
     async def readyz(self, _: web.Request) -> web.Response:
         if self.draining:
             raise RequestError(503, STOPPING)
         if not self._models.ready:
             raise RequestError(503, "models are being loaded; try again later", retry_after=1)
-        return _make_json_response({"status": "ready"})
+        return web.json_response({"status": "ready"})
 
     async def metrics(self, _: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics.text(), headers=headers)
 
     async def openapi(self, _: web.Request) -> web.Response:
-        return _make_json_response(openapi.describe(self._models, self._options, needs_token=self._access.needs_token))
+        return web.json_response(openapi.describe(self._models, self._options, needs_token=self._access.needs_token))
 
     # All requests.
 
@@ -235,10 +229,11 @@ class Application:
                 404: f"there is nothing at {request.path}; see /openapi.json",
                 405: f"{request.method} is not for {request.path}; use {allowed}",
             }.get(error.status, error.reason)
-            return _make_json_response({"error": message}, error.status, {"Allow": allowed} if allowed else {})
+            headers = {"Allow": allowed} if allowed else {}
+            return web.json_response({"error": message}, status=error.status, headers=headers)
         except Exception as error:
             logs.error("a request failed", error, path=request.path)
-            return _make_json_response({"error": "the server failed; see its log"}, 500)
+            return web.json_response({"error": "the server failed; see its log"}, status=500)
         finally:
             self._deadlines.discard(deadline)
 
@@ -289,8 +284,4 @@ def _make_error_response(error: RequestError) -> web.Response:
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return _make_json_response({"error": error.message}, error.status, headers)
-
-
-def _make_json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(text=json.dumps(value), status=status, headers=headers, content_type="application/json")
+    return web.json_response({"error": error.message}, status=error.status, headers=headers)

@@ -116,7 +116,7 @@ class Batcher:
             async with asyncio.timeout(seconds):
                 pool = self._tokenizing if sum(count_row_bytes(inputs)) > self._model.quick_bytes else None
                 for part in _split_instances(inputs) if pool and self._model.supports_batching(signature) else [inputs]:
-                    preprocessed = await _run_in_pool(pool, self._model.preprocess, signature, part)
+                    preprocessed = await run_in_pool(pool, self._model.preprocess, signature, part)
                     instances += preprocessed
                     self._tokens += _count_tokens(preprocessed)
                     self._check_tokens(instances, count)
@@ -124,7 +124,7 @@ class Batcher:
                 one, *others = [each.answer for each in rows]
                 outputs = iter(await asyncio.gather(one, *others) if others else [await one])
                 answers = [
-                    await _run_in_pool(pool, self._model.postprocess, each, [next(outputs) for _ in each.tokens])
+                    await run_in_pool(pool, self._model.postprocess, each, [next(outputs) for _ in each.tokens])
                     for each in instances
                 ]
         except TimeoutError as error:
@@ -223,7 +223,7 @@ class Batcher:
     async def _compute_in_thread(self, batch: list[_Row]) -> None:
         started = time.monotonic()
         try:
-            outputs = await _run_in_pool(self._threads, self._compute_rows, batch)
+            outputs = await run_in_pool(self._threads, self._compute_rows, batch)
         except Exception as error:  # The executor has been shut down.
             outputs = [error] * len(batch)
         self._set_answers(batch, started, outputs)
@@ -266,7 +266,7 @@ class Batcher:
             return [error]
 
 
-async def _run_in_pool(pool: Executor | None, function: Callable[..., Any], *arguments: Any) -> Any:
+async def run_in_pool(pool: Executor | None, function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a thread of the pool and waits for it, or calls it directly if `pool` is None."""
     if pool is None:
         return function(*arguments)

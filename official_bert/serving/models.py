@@ -54,14 +54,17 @@ class Version:
         files: The version's files when it was loaded or last failed to load.
         is_checked: Whether the files were checked against checksums when they were loaded.
         num_users: Number of requests that are using the version.
+        model: The loaded model. Only set in the states AVAILABLE and UNLOADING.
+        batcher: The batcher of the model. Only set in the same states.
     """
+
+    model: Predictor
+    batcher: Batcher
 
     def __init__(self, number: int, version_files: VersionFiles) -> None:
         self.number, self.files, self.is_checked = number, version_files, version_files.has_checksums
         self.state, self.error = "LOADING", ""
         self.num_users = 0
-        self.model: Predictor | None = None
-        self.batcher: Batcher | None = None
 
     def should_reload(self, files_now: VersionFiles) -> bool:
         """Returns whether the version must be loaded again because its files have changed, or because it was unloaded.
@@ -126,8 +129,6 @@ class Model:
     @contextlib.contextmanager
     def hold(self, version: Version) -> Iterator[tuple[Predictor, Batcher]]:
         """Keeps a version loaded while a request uses it. Yields its model and its batcher."""
-        assert version.model
-        assert version.batcher
         version.num_users += 1
         try:
             yield version.model, version.batcher
@@ -195,7 +196,7 @@ class Model:
 
     def _unload_if_unused(self, version: Version) -> None:
         if version.state == "UNLOADING" and not version.num_users:
-            version.model = version.batcher = None
+            del version.model, version.batcher
             version.state = "END"
             logs.info("unloaded", model=self.name, version=version.number)
             self._pools.loader.submit(gc.collect)  # TensorFlow's functions have reference cycles.

@@ -42,7 +42,6 @@ def describe(models: Models, options: ServingOptions, needs_token: bool) -> Sche
 
 
 def _predict(version: Version, options: ServingOptions) -> Schema:
-    assert version.model
     signature = version.model.signatures.get(DEFAULT_SIGNATURE)
     if not (signature and signature.takes_rows):
         return _operation("Answers of the signatures in the metadata")
