@@ -38,7 +38,6 @@ class Phase:
     prefix: str  # prefix of the phase's flags
     first_step: int  # number of steps before the phase
     last_step: int  # number of steps at the end of the phase
-    input_file: list[str]  # TFRecord files or glob patterns
     max_seq_length: int
     max_predictions_per_seq: int
     train_batch_size: int  # records per step, over all devices

@@ -48,14 +48,11 @@ class RecordFiles(RecordSource):
     damaged: int = 0
 
     @classmethod
-    def find(
-        cls, patterns: list[str], flag: str, phase: Phase, options: PretrainingOptions, config: BertConfig
-    ) -> "RecordFiles":
-        """Finds the record files that match some patterns, and checks them.
+    def find(cls, flag: str, phase: Phase, options: PretrainingOptions, config: BertConfig) -> "RecordFiles":
+        """Finds the record files that match the patterns of a flag, and checks them.
 
         Args:
-            patterns: File names or glob patterns.
-            flag: Name of the flag with the patterns, without dashes.
+            flag: Name of the flag with the file names or glob patterns, without dashes.
             phase: The phase with the expected sizes of the records.
             options: The options of the run. With --on_corrupt_record=skip, all files are read to find damaged records.
             config: Configuration of the model.
@@ -63,6 +60,7 @@ class RecordFiles(RecordSource):
         Raises:
             UserError: If no file matches, or the files contradict each other or the other arguments.
         """
+        patterns = getattr(options, flag)
         all_paths = files.expand(patterns, flag)
         read = manifest.read_manifests(all_paths)
         for path, manifest_file in manifest.find_missing_files(patterns, all_paths, read).items():

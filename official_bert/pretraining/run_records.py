@@ -19,8 +19,7 @@ class RunRecords:
     def training(self, phase: Phase) -> RecordFiles:
         """Returns the training records of a phase."""
         if phase.number not in self._by_phase:
-            flag = phase.flag("input_file").removeprefix("--")
-            self._by_phase[phase.number] = self._find(phase.input_file, flag, phase)
+            self._by_phase[phase.number] = self._find(f"{phase.prefix}input_file", phase)
         return self._by_phase[phase.number]
 
     def packing(self, phase: Phase) -> Packing | None:
@@ -44,14 +43,14 @@ class RunRecords:
         """The records to evaluate: --eval_input_file, or the first phase's if only --do_eval is set, or None."""
         first_phase = self._options.phases[0]
         if self._options.eval_input_file:
-            return self._find(self._options.eval_input_file, "eval_input_file", first_phase)
+            return self._find("eval_input_file", first_phase)
         return self.training(first_phase) if self._options.do_eval else None
 
     @functools.cached_property
     def general(self) -> RecordFiles | None:
         """The records of general text, --general_eval_file, to evaluate. None if the flag is not set."""
-        patterns = self._options.general_eval_file
-        return self._find(patterns, "general_eval_file", self._options.phases[0]) if patterns else None
+        options = self._options
+        return self._find("general_eval_file", options.phases[0]) if options.general_eval_file else None
 
-    def _find(self, patterns: list[str], flag: str, phase: Phase) -> RecordFiles:
-        return RecordFiles.find(patterns, flag, phase, self._options, self._config)
+    def _find(self, flag: str, phase: Phase) -> RecordFiles:
+        return RecordFiles.find(flag, phase, self._options, self._config)
