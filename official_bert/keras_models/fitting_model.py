@@ -182,9 +182,6 @@ class FittingModel(TextModel):
 
     # Training and evaluation.
 
-    def _create_inputs(self, verbose: Any = "auto") -> Inputs:
-        return Inputs(self, prints_notes=bool(verbose))
-
     def _replace_labels(self, labels: tuple[str, ...]) -> Any:
         """Returns the spec with these labels."""
         replaced: dict[str, Any] = {"labels": labels}
@@ -261,10 +258,11 @@ class FittingModel(TextModel):
         compiling.check_precision(self.optimizer, self._policy_name)
         if self._bert_optimizer:
             compiling.check_callbacks(_to_list(callbacks))
-        inputs, validation_inputs = self._create_inputs(verbose), self._create_inputs(verbose)
+        inputs = Inputs(self, prints_notes=bool(verbose), class_weight=class_weight)
+        validation_inputs = Inputs(self, prints_notes=bool(verbose))
         arguments, held_out = inputs.prepare_fit(
-            x, y, sample_weight, class_weight, batch_size=batch_size, validation_split=validation_split,
-            shuffle=shuffle, group_by_length=group_by_length,
+            x, y, sample_weight, batch_size=batch_size, validation_split=validation_split, shuffle=shuffle,
+            group_by_length=group_by_length,
         )  # fmt: skip
         num_steps = steps_per_epoch or count_steps(arguments["x"], batch_size, validation_split)
         self._start_optimizer(epochs * num_steps, initial_epoch > 0)
@@ -345,8 +343,8 @@ class FittingModel(TextModel):
         """
         self._require_labels()
         self._compile_if_needed()
-        inputs, batch_size = self._create_inputs(verbose), check_count(batch_size, "batch_size", 32)
-        steps = check_count(steps, "steps", None)
+        batch_size, steps = check_count(batch_size, "batch_size", 32), check_count(steps, "steps", None)
+        inputs = Inputs(self, prints_notes=bool(verbose))
         common = {"verbose": verbose, "steps": steps, "return_dict": return_dict, **settings}
         if confusion_matrix and (are_ids(x) or not self.spec.is_single_label):
             raise UserError(

@@ -41,11 +41,9 @@ class Examples:
 
     items: list[Any]
     weights: Array | None = None  # float32 [E], or [E, 1] for tags; None if all are 1
-    is_balanced: bool = False  # whether to weight rows so that all classes have the same total weight
 
     def __getitem__(self, part: slice) -> "Examples":
-        weights = None if self.weights is None else self.weights[part]
-        return dataclasses.replace(self, items=self.items[part], weights=weights)
+        return Examples(self.items[part], None if self.weights is None else self.weights[part])
 
 
 class EpochCounter(keras.callbacks.Callback):
@@ -65,15 +63,22 @@ class Inputs:
     Args:
         model: The model.
         prints_notes: Whether to print how many texts are truncated or left out.
+        class_weight: The class_weight of fit: weights by class name or index, or "balanced".
+
+    Raises:
+        UserError: If there is a class_weight, but the model is not a classifier with one label per text.
 
     Attributes:
         epoch: The current epoch, also when training is resumed.
         spec: The spec of the model's task, which parses examples and labels.
     """
 
-    def __init__(self, model: TextModel, prints_notes: bool = True) -> None:
+    def __init__(self, model: TextModel, prints_notes: bool = True, class_weight: ClassWeight = None) -> None:
         self.epoch, self.spec = 0, model.spec
-        self._model, self._prints_notes = model, prints_notes
+        self._model, self._prints_notes, self._class_weight = model, prints_notes, class_weight
+        if class_weight is not None and not self._has_class_labels:
+            kind = self.spec.kind.replace("_", " ")
+            raise UserError(f"class_weight is for models with one label per text, not for {kind}; remove it")
         # Whether class labels are converted to one-hot rows (True) or to indices (False), or not converted (None).
         self._has_one_hot = reads_one_hot(model.loss, model.spec)
         # The texts that were read from a data set, in all epochs.
@@ -86,7 +91,6 @@ class Inputs:
         x: Any,
         y: Any,
         sample_weight: Any,
-        class_weight: ClassWeight,
         *,
         batch_size: int,
         validation_split: float,
@@ -102,7 +106,6 @@ class Inputs:
             x: Argument of fit.
             y: Argument of fit.
             sample_weight: Argument of fit.
-            class_weight: Argument of fit.
             batch_size: Number of texts per batch.
             validation_split: Fraction of the texts to hold out.
             shuffle: Whether to shuffle the texts in each epoch.
@@ -111,26 +114,26 @@ class Inputs:
         Raises:
             UserError: If texts, labels or weights have the wrong form or length.
         """
+        is_data_set, class_weight = isinstance(x, tf.data.Dataset), self._class_weight
+        if is_data_set and (y is not None or sample_weight is not None or validation_split):
+            raise UserError(
+                "x is a data set and must contain labels and weights; remove y, sample_weight and validation_split"
+            )
+        if class_labels.is_balanced(class_weight) and (is_data_set or input_adapters.are_ids(x)):
+            raise UserError(_NOT_COUNTED)
         if input_adapters.are_ids(x):
             for weights in sample_weight.values() if isinstance(sample_weight, Mapping) else [sample_weight]:
                 if weights is not None:
                     input_adapters.check_weights(np.ravel(weights), "sample_weight")
-            if class_labels.is_balanced(class_weight):
-                raise UserError(_NOT_COUNTED)
             if class_weight is not None:
-                class_weight = dict(enumerate(self.spec.weights_by_class(class_weight).tolist()))
+                by_class = class_labels.weights_by_class(class_weight, self.spec.labels or ())
+                class_weight = dict(enumerate(by_class.tolist()))
             ids = {"x": x, "y": self.convert_labels(x, y), "sample_weight": sample_weight, "class_weight": class_weight}
-            if isinstance(x, tf.data.Dataset):
-                return {**ids, "shuffle": False}, None
-            split = {"batch_size": batch_size, "validation_split": validation_split, "shuffle": shuffle}
-            return {**ids, **split}, None
-        if isinstance(x, tf.data.Dataset):
-            if y is not None or sample_weight is not None or validation_split:
-                raise UserError(
-                    "x is a data set and must contain labels and weights; remove y, sample_weight and validation_split"
-                )
-            return {"x": self.convert_data_set(x, batch_size, class_weight), "shuffle": False}, None
-        examples, held_out = self.make_examples(x, y, sample_weight, class_weight), None
+            split = {"batch_size": batch_size, "validation_split": validation_split}
+            return {**ids, **split, "shuffle": shuffle and not is_data_set}, None
+        if is_data_set:
+            return {"x": self.convert_data_set(x, batch_size), "shuffle": False}, None
+        examples, held_out = self.make_examples(x, y, sample_weight), None
         if validation_split:
             kept = count_kept(len(examples.items), validation_split)
             examples, held_out = examples[:kept], examples[kept:]
@@ -220,14 +223,13 @@ class Inputs:
 
     # Lists, arrays and columns.
 
-    def make_examples(self, x: Any, y: Any, sample_weight: Any = None, class_weight: ClassWeight = None) -> Examples:
+    def make_examples(self, x: Any, y: Any, sample_weight: Any = None) -> Examples:
         """Parses texts, labels and weights to Examples.
 
         Args:
             x: Texts, in any form except a data set.
             y: Labels, or None if the task needs none.
             sample_weight: Weight of each text.
-            class_weight: Weights by class name or index, or "balanced".
 
         Raises:
             UserError: If one of the arguments has the wrong form or length.
@@ -236,22 +238,16 @@ class Inputs:
             raise UserError("x is missing; pass the texts")
         if y is None and self.spec.needs_labels:
             raise UserError(_NO_LABELS)
-        if not self.spec.supports_sample_weight and (sample_weight is not None or class_weight is not None):
-            raise UserError(f"{self.spec.kind} does not support sample_weight and class_weight; remove them")
+        if not self.spec.supports_sample_weight and sample_weight is not None:
+            raise UserError(f"{self.spec.kind} does not support sample_weight; remove it")
         examples = self.spec.make_training_examples(x, y)
         weights = None
         if sample_weight is not None:
             weights = input_adapters.check_weights(sample_weight, "sample_weight")
             input_adapters.check_same_length(len(examples), weights, "sample_weight")
-        is_balanced = class_labels.is_balanced(class_weight)
-        if is_balanced:
-            self.spec.weights_by_class({})  # Raises an error if the kind has no single classes.
-        elif class_weight is not None:
-            by_class = self.spec.weights_by_class(class_weight)[[example.label for example in examples]]
-            weights = by_class if weights is None else weights * by_class
         if weights is not None and self.spec.has_tokens:
             weights = weights[:, None]  # The weight of a sentence applies to each of its tokens, for any loss.
-        return Examples(examples, weights, is_balanced)
+        return Examples(examples, weights)
 
     def training(
         self, examples: Examples, batch_size: int, shuffle: bool, group_by_length: bool = False
@@ -362,16 +358,20 @@ class Inputs:
             print(": ".join(filter(None, ["note", ", ".join(filter(None, parts)), line])))
 
     def _row_weights(self, features: Features, examples: Examples) -> Array | None:
-        """Returns the sample weight of each text or window, float32 [R], or [R, 1] for tagging.
+        """Returns the weight of each text or window in the loss, float32 [R], or [R, 1] for tagging.
 
         None if all weights are 1.
         """
         weights = None if examples.weights is None else examples.weights[features.details[EXAMPLE]]
-        if not examples.is_balanced:
+        if self._class_weight is None:
             return weights
-        labels = np.array([example.label for example in examples.items])[features.details[EXAMPLE]]
-        balanced = class_labels.balanced_weights(labels, len(self.spec.labels or ()))[labels].astype(np.float32)
-        return balanced if weights is None else weights * balanced
+        labels = self.spec.labels or ()
+        classes = np.array([example.label for example in examples.items])[features.details[EXAMPLE]]
+        if class_labels.is_balanced(self._class_weight):
+            by_class = class_labels.balanced_weights(classes, len(labels)).astype(np.float32)
+        else:
+            by_class = class_labels.weights_by_class(self._class_weight, labels)
+        return by_class[classes] if weights is None else weights * by_class[classes]
 
     def _make_batch(self, features: Features, rows: Array, weights: Array | None, first: int = 0) -> tuple[Any, ...]:
         """Returns the padded inputs, targets and optional sample weights of a batch.
@@ -391,24 +391,19 @@ class Inputs:
 
     # Data sets.
 
-    def convert_data_set(
-        self, data: tf.data.Dataset, batch_size: int, class_weight: ClassWeight = None
-    ) -> tf.data.Dataset:
+    def convert_data_set(self, data: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         """Converts a data set of texts (and labels) to batches of token ids (and targets). Counts truncated texts.
 
         Args:
             data: The data set, batched or not.
             batch_size: Number of texts per batch, if the data set is not batched.
-            class_weight: Weights by class name or index.
         """
         data_sets.check_texts(data, self.spec)
-        if class_labels.is_balanced(class_weight):
-            raise UserError(_NOT_COUNTED)
         data = data_sets.make_batches(data, batch_size)
 
         def iterate_id_batches() -> Iterator[tuple[Any, ...]]:
             first = 0
-            for examples in self._iterate_examples(data, class_weight):
+            for examples in self._iterate_examples(data):
                 features = self._featurize(examples.items)
                 (rows,) = self._list_batch_rows(np.arange(len(features))[None])
                 # Counted before yield, because nothing may be requested after the last batch.
@@ -434,11 +429,11 @@ class Inputs:
         weights = [part.weights for part in parts if part.weights is not None]
         return Examples([item for part in parts for item in part.items], np.concatenate(weights) if weights else None)
 
-    def _iterate_examples(self, data: tf.data.Dataset, class_weight: ClassWeight = None) -> Iterator[Examples]:
+    def _iterate_examples(self, data: tf.data.Dataset) -> Iterator[Examples]:
         """Yields the Examples of each batch of a batched data set."""
         for number, (x, y, weights) in enumerate(data_sets.read_batches(data, self.spec)):
             try:
-                examples = self.make_examples(x, y, weights, class_weight)
+                examples = self.make_examples(x, y, weights)
             except UserError as error:
                 raise UserError(f"in batch {number} of the data set, {error}") from error
             yield examples

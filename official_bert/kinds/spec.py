@@ -259,21 +259,6 @@ class KindSpec(abc.ABC):
         """
         return {LABELS: np.zeros(tokens if self.has_tokens else 1, np.int32)}
 
-    def weights_by_class(self, class_weight: Any) -> Array:
-        """Converts the `class_weight` of `fit` to the weight of each class, float32 [C].
-
-        Classes without a weight get 1.
-
-        Args:
-            class_weight: Weights by the name or index of a class.
-
-        Raises:
-            UserError: If the kind is not classification with one label per example.
-        """
-        raise UserError(
-            f"class_weight is for models with one label per text, not for {self.kind.replace('_', ' ')}; remove it"
-        )
-
     def apply_class_weights(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         """Applies --class_weights to the training data.
 

@@ -84,7 +84,8 @@ def test_untrained_models_can_be_evaluated_also_with_lora():
 def test_the_validation_split_is_evaluated_and_not_trained_on():
     model = build()
     model.compile("sgd", run_eagerly=True)
-    history = model.fit(TEXTS, LABELS, 2, validation_split=0.25, metric_for_best_model="roc_auc", verbose=0).history
+    settings = {"validation_split": 0.25, "class_weight": {0: 5.0}, "metric_for_best_model": "roc_auc", "verbose": 0}
+    history = model.fit(TEXTS, LABELS, 2, **settings).history
     assert "val_roc_auc" in history
     assert int(model.optimizer.iterations) == 3
     assert history["val_loss"] == pytest.approx([model.evaluate(TEXTS[6:], LABELS[6:], verbose=0)[0]])

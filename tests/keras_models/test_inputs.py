@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.keras_models.inputs import EpochCounter
+from official_bert.keras_models.inputs import EpochCounter, Inputs
 from official_bert.kinds.features import NO_LABEL
 from tests.conftest import WORDS, slow_after
 from tests.make import assert_refused, build_text_model, refusal, tiny_config
@@ -44,6 +44,9 @@ def test_a_data_set_of_token_ids_can_be_used_for_training():
     losses = -np.log(model.predict(TEXTS)[np.arange(8), NUMBERS])
     assert history["val_loss"][0] == pytest.approx(losses.mean(), rel=1e-5)
     assert history["loss"][0] == pytest.approx((3 * NUMBERS * losses).mean(), rel=0.05)  # differs by dropout
+    for data in (ids, slices((TEXTS, LABELS))):
+        for change in ({"validation_split": 0.5}, {"y": NUMBERS}, {"sample_weight": NUMBERS}):
+            assert_refused("x is a data set and must contain labels", model.fit, data, **change)
 
 
 @pytest.mark.parametrize(("columns", "class_weight", "expected"), [
@@ -52,7 +55,7 @@ def test_a_data_set_of_token_ids_can_be_used_for_training():
 ])  # fmt: skip
 def test_sample_weight_and_class_weight_by_name_are_applied(columns, class_weight, expected, classifier):
     data = slices((TEXTS, LABELS, *columns))
-    (batch,) = classifier._create_inputs().convert_data_set(data, 8, class_weight)
+    (batch,) = Inputs(classifier, class_weight=class_weight).convert_data_set(data, 8)
     np.testing.assert_array_equal(batch[2], expected)
 
 
@@ -110,7 +113,7 @@ def test_a_data_set_of_texts_gives_the_features_of_the_same_lists(name):
     model = build_text_model(class_name, **settings)
     expected = model.spec.featurize(model.spec.make_examples(x, y), model._tokenizer, model.max_seq_length)
     model.compile()
-    batches = list(model._create_inputs().prepare_evaluation(data, 32))
+    batches = list(Inputs(model).prepare_evaluation(data, 32))
     ids = np.concatenate([batch[0]["input_ids"].numpy().ravel() for batch in batches])
     np.testing.assert_array_equal(ids[ids > 0], expected.input_ids)
     for name, values in expected.targets.items():
@@ -213,9 +216,9 @@ def masked_lm() -> official_bert.MaskedLM:
 
 
 def test_each_window_has_the_weight_of_its_text():
-    data = build(labels=["0", "1"], doc_stride=2, max_seq_length=6)._create_inputs()
+    data = Inputs(build(labels=["0", "1"], doc_stride=2, max_seq_length=6), class_weight={1: 10.0})
     texts = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
-    examples = data.make_examples(texts, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
+    examples = data.make_examples(texts, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0])
     ((_, labels, weights),) = data.training(examples, 32, False).as_numpy_iterator()
     counts = [(weights == weight).sum() for weight in (2.0, 30.0, 5.0)]
     assert weights.tolist() == np.repeat([2.0, 30.0, 5.0], counts).tolist()
@@ -227,21 +230,21 @@ def test_each_window_has_the_weight_of_its_text():
 def test_lengths_are_rounded_up_more_with_jit_compile(is_compiled: bool, lengths: set[int]):
     model = build_text_model(config=CONFIG, labels=["0", "1"], max_seq_length=32)
     model.compile("sgd", jit_compile=is_compiled)
-    data = model._create_inputs()
+    data = Inputs(model)
     examples = data.make_examples(["a", "the cat sat"], [0, 1])
     batches = data.training(examples, 1, False).as_numpy_iterator()
     assert {inputs["input_ids"].shape[1] for inputs, _ in batches} == lengths
 
 
 def test_the_specification_of_batches_has_their_size_if_all_have_the_same(classifier):
-    data = classifier._create_inputs()
+    data = Inputs(classifier)
     examples = data.make_examples(TEXTS, LABELS)
     assert [data.training(examples, size, True).element_spec[1].shape[0] for size in (4, 3)] == [4, None]
 
 
 def test_epochs_may_leave_out_rows_with_equal_texts():
     model = official_bert.TextEncoder(CONFIG, "\n".join(WORDS))
-    data = model._create_inputs(verbose=0)
+    data = Inputs(model, prints_notes=False)
     examples = data.make_examples([("cat", "dog"), ("cat", "mat"), ("sun", "ran"), ("the", "sat")], None)
     batches, sizes = data.training(examples, 2, True), set()
     for data.epoch in (11, 12):
@@ -250,13 +253,13 @@ def test_epochs_may_leave_out_rows_with_equal_texts():
 
 
 def test_an_unused_prediction_of_a_masked_lm_has_no_label(masked_lm):
-    data = masked_lm._create_inputs()
+    data = Inputs(masked_lm)
     ((_, targets),) = data.training(data.make_examples(["cat"], None), 1, False).as_numpy_iterator()
     assert targets.tolist() == [[WORDS.index("cat"), NO_LABEL]]
 
 
 def test_a_masked_lm_masks_different_tokens_in_each_epoch_and_text(masked_lm):
-    data, texts = masked_lm._create_inputs(), ["the cat sat in the sun"] * 16
+    data, texts = Inputs(masked_lm), ["the cat sat in the sun"] * 16
     lists, data_set = data.training(data.make_examples(texts, None), 8, False), data.convert_data_set(slices(texts), 8)
 
     def positions(batches: tf.data.Dataset, epoch: int) -> list[list[list[int]]]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.keras_models import fitting_model
+from official_bert.keras_models.inputs import Inputs
 from official_bert.keras_models.losses_and_metrics import check_losses, check_metrics
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.losses import MetricOfClasses, TagAccuracy, TaggingLoss
@@ -120,7 +121,7 @@ def test_each_supported_loss_has_the_expected_value(kind: str, form: str | None,
     for name in create_kind_model(HEADS[kind]).keras_losses:
         loss, y, outputs = create(keras.losses, name), Y_BY_KIND[kind], z
         model.compile("sgd", loss, metrics=[], run_eagerly=True)
-        found = model.test_on_batch(ids, model._create_inputs().convert_labels(ids, make_labels(kind, form)))
+        found = model.test_on_batch(ids, Inputs(model).convert_labels(ids, make_labels(kind, form)))
         if "from_logits" in loss.get_config():  # Expects probabilities by default.
             outputs = sigmoid(z) if name.startswith("Binary") else softmax(z)
         expected = getattr(keras.losses, name)()(y.argmax(axis=1) if name.startswith("Sparse") else y, outputs)

@@ -11,6 +11,7 @@ import tensorflow as tf
 import official_bert
 from official_bert.finetuning import batches
 from official_bert.keras_models import best_model, fit_arguments
+from official_bert.keras_models.inputs import Inputs
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
@@ -134,21 +135,22 @@ def test_evaluate_and_predict_reject_the_same_inputs_as_fit(unchanged):
 @pytest.mark.parametrize(("labels", "is_noted"), [([0, 1, 1, 1], True), ([0, 1, 1, 0], False), ([0, 0, 0, 1], False)])
 def test_a_note_reports_held_out_texts_of_one_class(labels, is_noted: bool, unchanged, capsys):
     for split, expected in ((0.5, is_noted), (0.25, False)):  # 0.25 holds out one text
-        unchanged._create_inputs().prepare_fit(
-            TEXTS[:4], labels, None, None, batch_size=2, validation_split=split, shuffle=True, group_by_length=False
+        Inputs(unchanged).prepare_fit(
+            TEXTS[:4], labels, None, batch_size=2, validation_split=split, shuffle=True, group_by_length=False
         )
         told = capsys.readouterr().out
         assert ("2 texts have the label good" in told) == ("validation_split" in told) == expected
 
 
 def test_balanced_class_weights_equal_those_of_the_command(unchanged):
-    inputs = unchanged._create_inputs()
+    inputs = Inputs(unchanged, class_weight="balanced")
     for settings, factor in (({}, 1.0), ({"sample_weight": [2.0] * 6}, 2.0)):
-        examples = inputs.make_examples(TEXTS[:6], [0, 0, 0, 0, 1, 1], class_weight="balanced", **settings)
+        examples = inputs.make_examples(TEXTS[:6], [0, 0, 0, 0, 1, 1], **settings)
         ((_, labels, weights),) = inputs.training(examples, 6, False)
         np.testing.assert_allclose(weights, factor * np.where(labels == 1, 1.5, 0.75))
-    regression = build_text_model("TextRegressor")._create_inputs()
-    assert_refused("class_weight .* not for regression", regression.make_examples, TEXTS[:1], [1.0], None, "balanced")
+    regressor = build_text_model("TextRegressor")
+    for weights in ("balanced", {0: 2.0}):
+        assert_refused("class_weight .* not for regression", regressor.fit, TEXTS[:1], [1.0], class_weight=weights)
 
 
 def test_steps_are_counted_without_the_validation_split():

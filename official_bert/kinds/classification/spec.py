@@ -104,9 +104,6 @@ class ClassificationSpec(LabelSpec):
             weights = self.parse_class_weights(class_weights)
         return self, np.asarray(weights[classes], np.float32)
 
-    def weights_by_class(self, class_weight: Any) -> Array:
-        return class_labels.weights_by_class(class_weight, self.labels)
-
     def apply_activation(self, logits: Array) -> Array:
         return probabilities.softmax(logits / self.temperature)
 
