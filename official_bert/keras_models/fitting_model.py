@@ -24,7 +24,7 @@ from official_bert.keras_models import compiling, data_errors
 from official_bert.keras_models.best_model import select_best_model
 from official_bert.keras_models.compiling import BertOptimizerSettings
 from official_bert.keras_models.fit_arguments import check_count, check_split, count_steps
-from official_bert.keras_models.inputs import EpochCounter, Examples, Inputs
+from official_bert.keras_models.inputs import Examples, Inputs
 from official_bert.keras_models.learned_labels import learn_labels
 from official_bert.keras_models.losses_and_metrics import check_labels
 from official_bert.keras_models.steps import add_axis, run_on_replicas, uses_own_loop
@@ -253,11 +253,12 @@ class FittingModel(TextModel):
         held_out_batch_size = check_count(validation_batch_size, "validation_batch_size", batch_size)
         if self._has_unknown_labels:
             learn_labels(self, x, y, verbose)
+        callbacks = keras.tree.flatten(callbacks or [])
         self._predictor = None  # Layers may have changed since it was traced.
         self._compile_if_needed()
         compiling.check_precision(self.optimizer, self._policy_name)
         if self._bert_optimizer:
-            compiling.check_callbacks(_to_list(callbacks))
+            compiling.check_callbacks(callbacks)
         inputs = Inputs(self, prints_notes=bool(verbose), class_weight=class_weight)
         validation_inputs = Inputs(self, prints_notes=bool(verbose))
         arguments, held_out = inputs.prepare_fit(
@@ -272,19 +273,20 @@ class FittingModel(TextModel):
         prepared = validation_inputs.prepare_evaluation(validation_data, held_out_batch_size)
         if validation_steps is None and isinstance(validation_data, Examples):
             self.__dict__["_validation"] = prepared, validation_data  # Bypasses Keras' tracking of attributes.
-        own_callbacks: list[keras.callbacks.Callback] = [EpochCounter(inputs)]
+        set_epoch = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: setattr(inputs, "epoch", epoch))
+        callbacks = [set_epoch, *callbacks]
         if metric_for_best_model is not None:
             best_model = select_best_model(
                 metric_for_best_model, self._predictions, inputs, validation_data, held_out_batch_size, epochs
             )
-            own_callbacks.append(best_model)
+            callbacks.insert(0, best_model)
         try:
             with data_errors.raise_one_line_errors():
                 history = super().fit(
                     **arguments,
                     epochs=epochs,
                     verbose=verbose,
-                    callbacks=[*own_callbacks, *_to_list(callbacks)],
+                    callbacks=callbacks,
                     validation_data=prepared,
                     initial_epoch=initial_epoch,
                     steps_per_epoch=steps_per_epoch,
@@ -493,7 +495,3 @@ class FittingModel(TextModel):
         tracker = next(metric for metric in self.metrics if metric.name == "loss")
         tracker.update_state(loss, sample_weight=count / self.distribute_strategy.num_replicas_in_sync)
         return self.get_metrics_result()
-
-
-def _to_list(callbacks: Any) -> list[Any]:
-    return [callbacks] if isinstance(callbacks, keras.callbacks.Callback) else list(callbacks or [])

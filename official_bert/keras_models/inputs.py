@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -46,17 +45,6 @@ class Examples:
         return Examples(self.items[part], None if self.weights is None else self.weights[part])
 
 
-class EpochCounter(keras.callbacks.Callback):
-    """A callback that sets the epoch of `inputs`, which determines the order of the examples and random masks."""
-
-    def __init__(self, inputs: "Inputs") -> None:
-        super().__init__()
-        self._inputs = inputs
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._inputs.epoch = epoch
-
-
 class Inputs:
     """Converts texts and labels in any form to batches of token ids and targets, for one call of fit or evaluate.
 
@@ -69,7 +57,7 @@ class Inputs:
         UserError: If there is a class_weight, but the model is not a classifier with one label per text.
 
     Attributes:
-        epoch: The current epoch, also when training is resumed.
+        epoch: The current epoch, which determines the order of the examples and random masks. fit sets it.
         spec: The spec of the model's task, which parses examples and labels.
     """
 
