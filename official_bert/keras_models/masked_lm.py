@@ -19,8 +19,7 @@ from official_bert.inference.fill_mask import Candidate
 from official_bert.keras_models.fitting_model import FittingModel
 from official_bert.kinds import input_adapters, text_spec
 from official_bert.kinds.features import NO_LABEL, Array, Features
-from official_bert.kinds.losses import TagAccuracy, TaggingLoss
-from official_bert.kinds.model import KindModel
+from official_bert.kinds.model import TokenKindModel
 from official_bert.kinds.names import FILL_MASK
 from official_bert.kinds.spec import UNSTORED, KindSpec
 from official_bert.kinds.text_spec import TextExample
@@ -65,20 +64,11 @@ class MaskedLMSpec(KindSpec):
         return {name: masked[name].astype(np.int32) for name in names}, targets
 
 
-class Model(KindModel[MaskedLMSpec]):
+class Model(TokenKindModel[MaskedLMSpec]):
     """The loss and metrics of masked language modeling. `MaskedLM` builds the layers."""
-
-    keras_metrics = ("SparseCategoricalCrossentropy",)
-    keras_arguments: ClassVar[Mapping[str, Any]] = {"from_logits": True, "ignore_class": NO_LABEL}
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         raise NotImplementedError
-
-    def loss(self) -> TaggingLoss:
-        return TaggingLoss()  # The mean over all predictions except padding.
-
-    def metrics(self) -> Any:
-        return [TagAccuracy()]
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

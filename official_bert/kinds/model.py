@@ -12,6 +12,8 @@ import keras
 
 from official_bert.errors import UserError
 from official_bert.kinds.all_kinds import SPECS
+from official_bert.kinds.features import NO_LABEL
+from official_bert.kinds.losses import TagAccuracy, TaggingLoss
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import TextSpec
 from official_bert.modeling import bilstm, layer_names
@@ -79,13 +81,26 @@ class KindModel(abc.ABC, Generic[Spec]):
         """
         return model
 
-    @abc.abstractmethod
     def loss(self) -> Any:
         """Returns the loss of this kind in the original: a Keras loss of logits, or a dict of losses by output name."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def metrics(self) -> Any:
         """Returns the Keras metrics that `fit` shows by default, as a list, or as a dict of lists by output name."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+class TokenKindModel(KindModel[Spec]):
+    """Base class for kinds with a target for each token, or NO_LABEL. The loss is the mean over the other tokens."""
+
+    keras_metrics = ("SparseCategoricalCrossentropy",)
+    keras_arguments: ClassVar[Mapping[str, Any]] = {"from_logits": True, "ignore_class": NO_LABEL}
+
+    def loss(self) -> TaggingLoss:
+        return TaggingLoss()
+
+    def metrics(self) -> Any:
+        return [TagAccuracy()]
 
 
 class TextKindModel(KindModel[AnyTextSpec]):

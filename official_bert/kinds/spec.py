@@ -68,6 +68,7 @@ class KindSpec(abc.ABC):
         decision_settings: Settings that may change after training, because neither weights nor features depend on them.
         default_max_seq_length: Maximum number of tokens of a sequence if the user does not set it.
         length_limit: Name of the setting that longer texts are truncated to.
+        target_dtype: NumPy dtype of the targets of the loss.
         stores_defaults: Whether task.json contains also those settings of the kind that have their default values.
     """
 
@@ -84,6 +85,7 @@ class KindSpec(abc.ABC):
     decision_settings: ClassVar[tuple[str, ...]] = ()
     default_max_seq_length: ClassVar[int] = 128
     length_limit: ClassVar[str] = "max_seq_length"
+    target_dtype: ClassVar[Any] = np.int32
     stores_defaults: ClassVar[bool] = False
 
     labels: tuple[str, ...] | None = None
@@ -257,7 +259,7 @@ class KindSpec(abc.ABC):
         Args:
             tokens: Number of tokens of the row, for targets of tokens.
         """
-        return {LABELS: np.zeros(tokens if self.has_tokens else 1, np.int32)}
+        return {LABELS: np.zeros(tokens if self.has_tokens else 1, self.target_dtype)}
 
     def apply_class_weights(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         """Applies --class_weights to the training data.

@@ -87,9 +87,9 @@ class TextSpec(KindSpec):
         length, limit = (max_seq_length - 3) // 2, "half of a window of max_seq_length"
         return describe_truncation(num_truncated, num_examples, "first text", length, limit)
 
-    @abc.abstractmethod
     def targets(self, labels: Sequence[Any]) -> Array:
         """Converts labels to the targets of the loss, [E, ...]."""
+        return np.array(labels, self.target_dtype)
 
     def example_targets(self, examples: Sequence[TextExample]) -> Array:
         """Returns the targets of examples for the loss.

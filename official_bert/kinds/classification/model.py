@@ -57,9 +57,6 @@ class Model(model.TextKindModel[ClassificationSpec]):
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return build_classifier(encoder, len(self.spec.labels), seed=seed)
 
-    def loss(self) -> keras.losses.Loss:
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
     def soft_loss(self, targets: Any, logits: Any) -> Any:
         return keras.losses.categorical_crossentropy(targets, logits, from_logits=True)
 

@@ -86,9 +86,6 @@ class ClassificationSpec(LabelSpec):
     def is_label_row(self, value: Any) -> bool:
         return class_labels.is_probability_row(value, len(self.labels))
 
-    def targets(self, labels: Sequence[int]) -> Array:
-        return np.array(labels, np.int32)
-
     def choose_settings(self, predictions: Array, examples: Sequence[TextExample], options: DecisionOptions) -> Self:
         spec = super().choose_settings(predictions, examples, options)
         min_confidence = spec.min_confidence if options.min_confidence is None else options.min_confidence

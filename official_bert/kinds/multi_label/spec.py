@@ -37,6 +37,7 @@ class MultiLabelSpec(LabelSpec):
     )
     score_names: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro", "exact_match")
     discrete_outputs: ClassVar[tuple[str, ...]] = ("predicted",)
+    target_dtype: ClassVar[Any] = np.float32
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
         "labels": object,
         "probabilities": np.float32,
@@ -131,13 +132,13 @@ class MultiLabelSpec(LabelSpec):
 
     def targets(self, labels: Sequence[Sequence[int]]) -> Array:
         """Converts labels (tuples of class indices) to rows of 0 and 1, float32 [E, C]."""
-        rows = np.zeros((len(labels), len(self.labels)), np.float32)
+        rows = np.zeros((len(labels), len(self.labels)), self.target_dtype)
         for row, chosen in zip(rows, labels, strict=True):
             row[list(chosen)] = 1.0
         return rows
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
-        return {LABELS: np.zeros((1, len(self.labels)), np.float32)}
+        return {LABELS: self.targets([()])}
 
     def apply_activation(self, logits: Array) -> Array:
         return np.asarray(1.0 / (1.0 + np.exp(-logits / self.temperature)))

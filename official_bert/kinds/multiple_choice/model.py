@@ -74,6 +74,3 @@ class Model(model.KindModel[MultipleChoiceSpec]):
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return build_multiple_choice_model(encoder, self.spec.num_choices, seed=seed)
-
-    def loss(self) -> keras.losses.Loss:
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)

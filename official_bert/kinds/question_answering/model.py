@@ -9,10 +9,9 @@ import keras
 from keras import ops
 
 from official_bert.kinds import model
-from official_bert.kinds.question_answering.questions import END_LOGITS, START_LOGITS
+from official_bert.kinds.question_answering.questions import END_LOGITS, OUTPUTS, START_LOGITS
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 
-_OUTPUTS = (START_LOGITS, END_LOGITS)
 _PADDING = -1e9  # the logit of a position without a token
 
 
@@ -51,7 +50,7 @@ class Model(model.KindModel[QuestionAnsweringSpec]):
         return build_span_predictor(encoder, seed=seed)
 
     def loss(self) -> dict[str, keras.losses.Loss]:
-        return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS}
+        return {name: super(Model, self).loss() for name in OUTPUTS}
 
     def metrics(self) -> Any:
-        return {name: super(Model, self).metrics() for name in _OUTPUTS}
+        return {name: super(Model, self).metrics() for name in OUTPUTS}

@@ -20,7 +20,7 @@ from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.utils.progress import Progress
 
-START_LOGITS, END_LOGITS = "start_logits", "end_logits"
+OUTPUTS = START_LOGITS, END_LOGITS = "start_logits", "end_logits"  # of the model
 # In Features.details, for each token [T]: its characters in the context, and whether this window has the most context
 # around it. 0 and False for tokens outside of the context.
 _DETAILS: dict[str, Any] = {"starts": np.int32, "ends": np.int32, "has_most_context": bool}

@@ -14,6 +14,7 @@ from official_bert.kinds.question_answering import candidates, questions, squad_
 from official_bert.kinds.question_answering.candidates import Candidate, Prediction
 from official_bert.kinds.question_answering.questions import (
     END_LOGITS,
+    OUTPUTS,
     START_LOGITS,
     Answer,
     Limits,
@@ -22,8 +23,6 @@ from official_bert.kinds.question_answering.questions import (
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.tokenization.exact import FullTokenizer
-
-_OUTPUTS = (START_LOGITS, END_LOGITS)
 
 
 class TextAnswer(NamedTuple):
@@ -147,10 +146,10 @@ class QuestionAnsweringSpec(KindSpec):
 
     def loss_weights(self) -> dict[str, float]:
         """Returns 0.5 for each output: the loss is the mean of the losses of start and end, as in the original."""
-        return dict.fromkeys(_OUTPUTS, 0.5)
+        return dict.fromkeys(OUTPUTS, 0.5)
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
-        return {name: np.zeros(1, np.int32) for name in _OUTPUTS}
+        return {name: np.zeros(1, np.int32) for name in OUTPUTS}
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Question]) -> list[Prediction]:
         return candidates.predict(

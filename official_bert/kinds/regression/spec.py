@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from official_bert.kinds import input_adapters, scores
-from official_bert.kinds.features import LABELS, Array
+from official_bert.kinds.features import Array
 from official_bert.kinds.names import REGRESSION
 from official_bert.kinds.text_spec import TextExample, TextSpec
 
@@ -20,17 +20,12 @@ class RegressionSpec(TextSpec):
     decoding: ClassVar[str] = "The value is the logit, averaged over the windows."
     score_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_absolute_error")
     is_value: ClassVar[bool] = True
+    target_dtype: ClassVar[Any] = np.float32
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"value": np.float32}
 
     def parse_labels(self, y: Any) -> list[float]:
         values = input_adapters.to_list(y, "y")
         return [input_adapters.check_number(value, f"y[{index}]") for index, value in enumerate(values)]
-
-    def targets(self, labels: Sequence[float]) -> Array:
-        return np.array(labels, np.float32)
-
-    def blank_targets(self, tokens: int) -> dict[str, Array]:
-        return {LABELS: np.zeros(1, np.float32)}
 
     def apply_activation(self, logits: Array) -> Array:
         return logits

@@ -3,14 +3,9 @@
 B batch size, S sequence length, C tags
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import keras
 
 from official_bert.kinds import model
-from official_bert.kinds.features import NO_LABEL
-from official_bert.kinds.losses import TagAccuracy, TaggingLoss
 from official_bert.kinds.tagging.spec import TaggingSpec
 
 
@@ -36,17 +31,8 @@ def build_token_tagger(
     return keras.Model(encoder.input, logits, name=name or "token_tagger")
 
 
-class Model(model.KindModel[TaggingSpec]):
+class Model(model.TokenKindModel[TaggingSpec]):
     """The Keras head, loss and metrics of tagging."""
-
-    keras_metrics = ("SparseCategoricalCrossentropy",)
-    keras_arguments: ClassVar[Mapping[str, Any]] = {"from_logits": True, "ignore_class": NO_LABEL}
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return build_token_tagger(encoder, len(self.spec.labels), seed=seed)
-
-    def loss(self) -> TaggingLoss:
-        return TaggingLoss()
-
-    def metrics(self) -> Any:
-        return [TagAccuracy()]

@@ -59,6 +59,7 @@ class VectorSpec(KindSpec):
     supports_sample_weight: ClassVar[bool] = False
     has_head: ClassVar[bool] = False
     has_own_scores: ClassVar[bool] = True
+    target_dtype: ClassVar[Any] = np.float32
     stores_defaults: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"vector": np.float32}
 
@@ -170,14 +171,11 @@ class VectorSpec(KindSpec):
         scores = [example.score for example in examples]
         targets, details = {}, {}
         if not (self.needs_labels and None in scores):
-            targets = {LABELS: np.array([0.0 if score is None else score for score in scores], np.float32)}
+            targets = {LABELS: np.array([0.0 if score is None else score for score in scores], self.target_dtype)}
         if self.objective == RANKING:
             different = [text for example in examples for text in example.texts]
             details[TEXTS] = np.unique(np.array(different, object), return_inverse=True)[1].reshape(-1, number)
         return features.group_rows(number, targets, details)
-
-    def blank_targets(self, tokens: int) -> dict[str, Array]:
-        return {LABELS: np.zeros(1, np.float32)}
 
     # Predictions.
 
