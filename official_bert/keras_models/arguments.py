@@ -16,30 +16,25 @@ _OTHER_NAMES = dict.fromkeys(("max_length", "max_len", "sequence_length"), "max_
 
 
 class ReadOnly:
-    """A descriptor for an attribute that only the constructor can set.
+    """A descriptor for an attribute that only the constructor can set, in the `__dict__` of the model.
+
+    If the constructor does not set it there, its value comes from get_config.
 
     Args:
         name: Name of the constructor argument.
-        is_stored: Whether the constructor assigns the attribute. Otherwise its value comes from get_config.
     """
 
-    def __init__(self, name: str, is_stored: bool = False) -> None:
-        self._name, self._is_stored = name, is_stored
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def __get__(self, model: Any, owner: type | None = None) -> Any:
         if model is None:
             return self
-        if not self._is_stored:
-            return model.get_config().get(self._name)
-        if self._name not in vars(model):
-            raise AttributeError(self._name)
-        return vars(model)[self._name]
+        return vars(model)[self._name] if self._name in vars(model) else model.get_config().get(self._name)
 
     def __set__(self, model: Any, value: Any) -> None:
-        if not self._is_stored or self._name in vars(model):
-            kind = type(model).__name__
-            raise AttributeError(f"{self._name} cannot be changed after construction; pass {self._name}= to {kind}")
-        vars(model)[self._name] = value
+        kind = type(model).__name__
+        raise AttributeError(f"{self._name} cannot be changed after construction; pass {self._name}= to {kind}")
 
 
 def list_arguments(model_class: type) -> list[str]:

@@ -96,12 +96,12 @@ class TextModel(keras.Model):
     default_name: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]] = ()  # kinds of fine-tuned models whose heads from_checkpoint can load
 
-    vocab = ReadOnly("vocab", is_stored=True)
-    casing = ReadOnly("casing", is_stored=True)
-    bert_config = ReadOnly("bert_config", is_stored=True)
-    max_seq_length = ReadOnly("max_seq_length", is_stored=True)
-    seed = ReadOnly("seed", is_stored=True)
-    rematerialize = ReadOnly("rematerialize", is_stored=True)
+    vocab = ReadOnly("vocab")
+    casing = ReadOnly("casing")
+    bert_config = ReadOnly("bert_config")
+    max_seq_length = ReadOnly("max_seq_length")
+    seed = ReadOnly("seed")
+    rematerialize = ReadOnly("rematerialize")
 
     backbone: keras.Model  # the encoder, from token ids to sequence_output and pooled_output (a name of keras-hub)
     _preprocessor: Preprocessor | None = None
@@ -147,18 +147,19 @@ class TextModel(keras.Model):
                 "tokens"
             )
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        self.spec, self.bert_config = spec, config
+        tokens = parse_vocab(vocab)
+        casing = resolve_casing(tokens, do_lower_case, strip_accents)
+        # Bypasses ReadOnly, which refuses to set these attributes.
+        self.__dict__.update(bert_config=config, vocab=vocab, casing=casing)
+        self.__dict__.update(max_seq_length=max_seq_length, seed=seed, rematerialize=rematerialize)
+        self.spec = spec
         core = self._build_core(policy.name, seed)
         super().__init__(inputs=core.input, outputs=core.output, name=name or self.default_name)
         self.trainable = trainable
         for layer in frozen:
             self.get_layer(layer).trainable = False
-        tokens = parse_vocab(vocab)
-        self.vocab, self.casing = vocab, resolve_casing(tokens, do_lower_case, strip_accents)
-        self.max_seq_length, self.seed = max_seq_length, seed
-        self._policy_name = policy.name
-        self._micro_batches, self.rematerialize = gradient_accumulation_steps, rematerialize
-        self._tokenizer = FastTokenizer.from_vocab(tokens, **self.casing._asdict())
+        self._policy_name, self._micro_batches = policy.name, gradient_accumulation_steps
+        self._tokenizer = FastTokenizer.from_vocab(tokens, **casing._asdict())
         if quantization:
             self.quantize(quantization)
 
