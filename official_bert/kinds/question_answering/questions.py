@@ -46,30 +46,6 @@ class Question:
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
-    """The maximum lengths of sequence and question, and the stride of the windows. The defaults are the original's.
-
-    Raises:
-        UserError: If a value is too small, or if a question of maximum length leaves no room for context.
-    """
-
-    max_seq_length: int = 384  # tokens of a window, with the question, [CLS] and two [SEP]
-    doc_stride: int = 128  # tokens of context between the starts of two windows
-    max_query_length: int = 64  # tokens of a question that are kept
-
-    def __post_init__(self) -> None:
-        if self.max_query_length < 1 or self.doc_stride < 1:
-            raise UserError(
-                f"max_query_length is {self.max_query_length} and doc_stride {self.doc_stride}; expected 1 or more"
-            )
-        if self.max_seq_length <= self.max_query_length + 3:
-            raise UserError(
-                f"max_seq_length={self.max_seq_length} leaves no room for context with a question of "
-                f"{self.max_query_length} tokens, [CLS] and two [SEP]; raise it or lower max_query_length"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
 class Context:
     """A tokenized context. Token i has the characters text[starts[i]:ends[i]]."""
 
@@ -108,7 +84,9 @@ def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
     )
 
 
-def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> Features:
+def featurize(
+    questions: Sequence[Question], tokenizer: FullTokenizer, max_seq_length: int, doc_stride: int, max_query_length: int
+) -> Features:
     """Splits the context of each question into windows, and returns the model's inputs for all windows in order.
 
     Each window is [CLS] question [SEP] part of the context [SEP]. They have targets only if the answers of all
@@ -121,8 +99,20 @@ def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: L
     Args:
         questions: The questions with their contexts.
         tokenizer: The model's tokenizer.
-        limits: The size of the windows.
+        max_seq_length: Maximum number of tokens of a window, with the question, [CLS] and two [SEP].
+        doc_stride: Number of tokens of context between the starts of two windows.
+        max_query_length: Maximum number of tokens of a question. Longer questions are truncated.
+
+    Raises:
+        UserError: If a value is too small, or if a question of maximum length leaves no room for context.
     """
+    if max_query_length < 1 or doc_stride < 1:
+        raise UserError(f"max_query_length is {max_query_length} and doc_stride {doc_stride}; expected 1 or more")
+    if max_seq_length <= max_query_length + 3:
+        raise UserError(
+            f"max_seq_length={max_seq_length} leaves no room for context with a question of {max_query_length} "
+            "tokens, [CLS] and two [SEP]; raise it or lower max_query_length"
+        )
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     rows, indices, answers, is_truncated = [], [], [], []
     details: dict[str, list[Array]] = {name: [np.zeros(0, dtype)] for name, dtype in _DETAILS.items()}
@@ -132,11 +122,11 @@ def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: L
         if context is None or context.text != question.context:
             context = tokenize_context(question.context, tokenizer)
         pieces = tokenizer.tokenize(question.text)
-        is_truncated.append(len(pieces) > limits.max_query_length)
-        query = tokenizer.convert_tokens_to_ids(pieces[: limits.max_query_length])
+        is_truncated.append(len(pieces) > max_query_length)
+        query = tokenizer.convert_tokens_to_ids(pieces[:max_query_length])
         offset, count = len(query) + 2, len(context.ids)
-        room = limits.max_seq_length - len(query) - 3
-        _, starts, lengths = truncation.build_windows(np.array([count]), np.array([room]), limits.doc_stride)
+        room = max_seq_length - len(query) - 3
+        _, starts, lengths = truncation.build_windows(np.array([count]), np.array([room]), doc_stride)
         owners = truncation.assign_tokens(starts, lengths, count)
         first, last = find_answer_tokens(question, context, tokenizer)
         for index, (start, end) in enumerate(zip(starts.tolist(), (starts + lengths).tolist(), strict=True)):

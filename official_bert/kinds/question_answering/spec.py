@@ -12,14 +12,7 @@ from official_bert.kinds.features import Array, Features, Outputs, describe_trun
 from official_bert.kinds.names import QUESTION_ANSWERING
 from official_bert.kinds.question_answering import candidates, questions, squad_scores
 from official_bert.kinds.question_answering.candidates import Candidate, Prediction
-from official_bert.kinds.question_answering.questions import (
-    END_LOGITS,
-    OUTPUTS,
-    START_LOGITS,
-    Answer,
-    Limits,
-    Question,
-)
+from official_bert.kinds.question_answering.questions import END_LOGITS, OUTPUTS, START_LOGITS, Answer, Question
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.tokenization.exact import FullTokenizer
@@ -138,8 +131,7 @@ class QuestionAnsweringSpec(KindSpec):
         return margins
 
     def featurize(self, examples: Sequence[Question], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
-        limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
-        return questions.featurize(examples, tokenizer, limits)
+        return questions.featurize(examples, tokenizer, max_seq_length, self.doc_stride, self.max_query_length)
 
     def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
         return describe_truncation(num_truncated, num_examples, "question", self.max_query_length, self.length_limit)

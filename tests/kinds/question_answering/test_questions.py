@@ -9,14 +9,15 @@ import pytest
 from official_bert.kinds.features import EXAMPLE
 from official_bert.kinds.question_answering import candidates
 from official_bert.kinds.question_answering import questions as head
-from official_bert.kinds.question_answering.questions import Answer, Limits, Question
+from official_bert.kinds.question_answering.questions import Answer, Question
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.tasks import squad
 from official_bert.tokenization.exact import FullTokenizer
 from tests.make import assert_refused, list_rows
 from tests.tasks.bad_rows import read_kept
 
-SMALL, LARGE = Limits(max_seq_length=12, doc_stride=2, max_query_length=3), Limits(30, 2, 3)
+Limits = tuple[int, int, int]  # max_seq_length, doc_stride and max_query_length
+SMALL, LARGE = (12, 2, 3), (30, 2, 3)
 CONTEXT = "the cat sat on the mat . the dog ran"
 QUESTIONS = [
     Question("q0", "who ran ?", CONTEXT, (Answer("dog", 29), Answer("the dog", 25))),
@@ -33,7 +34,7 @@ def tokenizer(vocab_file: str) -> FullTokenizer:
 
 def split(questions: list[Question], tokenizer: FullTokenizer, limits: Limits = SMALL) -> list[Any]:
     """Returns the windows of questions with their rows."""
-    features = head.featurize(questions, tokenizer, limits)
+    features = head.featurize(questions, tokenizer, *limits)
     return list_rows(features, head.list_windows(features))
 
 
@@ -61,7 +62,7 @@ def test_an_answer_outside_the_window_becomes_no_answer(tokenizer: FullTokenizer
     (no_answer,) = split([dataclasses.replace(question, answers=(), context="the cat")], tokenizer)
     assert (no_answer.start_logits, no_answer.end_logits) == (0, 0)
     unknown = dataclasses.replace(question, answers=None)
-    assert not head.featurize([question, unknown], tokenizer, SMALL).targets
+    assert not head.featurize([question, unknown], tokenizer, *SMALL).targets
 
 
 def test_an_answer_inside_words_maps_to_the_exact_pieces(tokenizer: FullTokenizer):
@@ -87,13 +88,13 @@ def test_an_answer_that_splits_a_piece_maps_to_pieces_of_the_same_word(
     )
 
 
-def test_limits_that_leave_no_room_for_context_are_rejected():
-    assert_refused("max_seq_length=67", Limits, max_seq_length=67)
-    assert_refused("doc_stride 0", Limits, doc_stride=0)
+def test_limits_that_leave_no_room_for_context_are_rejected(tokenizer: FullTokenizer):
+    assert_refused("max_seq_length=67", QuestionAnsweringSpec().featurize, QUESTIONS, tokenizer, 67)
+    assert_refused("doc_stride 0", QuestionAnsweringSpec(doc_stride=0).featurize, QUESTIONS, tokenizer, 384)
 
 
 def test_windows_are_restored_from_features(tokenizer: FullTokenizer):
-    features = head.featurize(QUESTIONS, tokenizer, Limits(LENGTH, 3, 4))
+    features = head.featurize(QUESTIONS, tokenizer, LENGTH, 3, 4)
     windows = head.list_windows(features)
     assert len(features) == len(windows) > 4
     assert [window.question for window in windows] == sorted(features.details[EXAMPLE])
@@ -206,7 +207,7 @@ def test_a_context_without_words_has_no_answer(version_2: bool, context: str, to
     assert prediction.null_score_difference == 0.0
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(128, 32, 24)])
+@pytest.mark.parametrize("limits", [(384, 128, 64), (128, 32, 24)])
 def test_targets_of_real_questions_decode_to_the_exact_answers(limits: Limits, test_data: pathlib.Path):
     tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
     path = str(test_data / "squad" / "dev-v1.1.json")
