@@ -17,21 +17,15 @@ MAX_MAGNITUDE = 1e18
 _PAIR = ("text", "text_pair")
 
 
-def is_data_set(x: Any) -> bool:
-    """Returns whether `x` is a tf.data.Dataset. Does not import TensorFlow."""
-    tf = sys.modules.get("tensorflow")
-    return tf is not None and isinstance(x, tf.data.Dataset)
-
-
 def are_ids(x: Any) -> bool:
     """Returns whether `x` contains token ids instead of texts.
 
     True for a dict with the key input_ids, and for a tf.data.Dataset whose elements are such dicts or (dict, labels)
     tuples.
     """
-    if is_data_set(x):
-        spec = x.element_spec
-        return are_ids(spec[0] if isinstance(spec, tuple) else spec)
+    tf = sys.modules.get("tensorflow")  # Does not import it.
+    if tf is not None and isinstance(x, tf.data.Dataset):
+        x = x.element_spec[0] if isinstance(x.element_spec, tuple) else x.element_spec
     return isinstance(x, Mapping) and "input_ids" in x
 
 
@@ -125,14 +119,13 @@ def to_text(value: Any, name: str) -> str:
     return str(value)
 
 
-def to_pairs(values: Any, name: str = "x", columns: tuple[str, ...] = _PAIR) -> tuple[list[str], list[str]]:
-    """Converts text pairs in any supported form to a list of first texts and a list of second texts.
+def to_pairs(values: Any, columns: tuple[str, ...] = _PAIR) -> tuple[list[str], list[str]]:
+    """Converts the text pairs `x` in any supported form to a list of first texts and a list of second texts.
 
     Args:
         values: Two columns (a tuple or list of two, or a dict or DataFrame with the names in `columns`, or text and
             text_pair), or rows of two texts (a list of tuples, an array [E, 2], or any other DataFrame). A list of
             lists is always read as columns.
-        name: Name of the argument, for error messages.
         columns: Names of the first and the second texts.
 
     Raises:
@@ -143,20 +136,19 @@ def to_pairs(values: Any, name: str = "x", columns: tuple[str, ...] = _PAIR) -> 
         if found:
             values = tuple(values[column] for column in found)
         elif isinstance(values, Mapping):
-            raise UserError(f"{name} has the columns {', '.join(map(str, values))}; expected {' and '.join(columns)}")
-    first, second = to_columns(values, 2, 2, name)
+            raise UserError(f"x has the columns {', '.join(map(str, values))}; expected {' and '.join(columns)}")
+    first, second = to_columns(values, 2, 2)
     return first, second
 
 
-def to_columns(values: Any, least: int, most: int, name: str) -> list[list[str]]:
-    """Converts pairs or triplets of texts in any supported form to a list of columns, each a list of texts.
+def to_columns(values: Any, least: int, most: int) -> list[list[str]]:
+    """Converts the pairs or triplets of texts `x` in any supported form to a list of columns, each a list of texts.
 
     Args:
         values: Columns (a tuple or list), or rows (a list of tuples, an array, or a DataFrame). A list of lists is
             always read as columns.
         least: Minimum number of columns.
         most: Maximum number of columns.
-        name: Name of the argument, for error messages.
 
     Raises:
         UserError: If `values` has another form, or the columns differ in length.
@@ -165,25 +157,25 @@ def to_columns(values: Any, least: int, most: int, name: str) -> list[list[str]]
     if isinstance(values, list) and values and all(map(_is_column, values)):
         if not 2 <= len(values) <= most:
             raise UserError(
-                f"{name} is a list of {len(values)} lists, which are read as columns; pass rows as tuples: "
-                f"{name} = [tuple(row) for row in {name}]"
+                f"x is a list of {len(values)} lists, which are read as columns; pass rows as tuples: "
+                "x = [tuple(row) for row in x]"
             )
         values = tuple(values)
     if not isinstance(values, tuple):
-        rows = to_list(values, name)
+        rows = to_list(values)
         sizes = [0 if isinstance(row, str) else len(row) for row in rows]
         wrong = next((i for i, size in enumerate(sizes) if not least <= size <= most or size != sizes[0]), None)
         if wrong is not None:
             raise UserError(
-                f"{name}[{wrong}] is {format_value(rows[wrong])}; expected {expected} of texts, or a tuple of columns"
+                f"x[{wrong}] is {format_value(rows[wrong])}; expected {expected} of texts, or a tuple of columns"
             )
         values = tuple(zip(*rows, strict=True)) if rows else ((),) * least
     if not least <= len(values) <= most:
-        raise UserError(f"{name} is a tuple of {len(values)} columns; expected {expected} of texts")
-    columns = [to_texts(column, f"{name}[{number}]") for number, column in enumerate(values)]
+        raise UserError(f"x is a tuple of {len(values)} columns; expected {expected} of texts")
+    columns = [to_texts(column, f"x[{number}]") for number, column in enumerate(values)]
     lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:
-        raise UserError(f"{name} has columns of {', '.join(map(str, lengths))} texts; pass the same number in each")
+        raise UserError(f"x has columns of {', '.join(map(str, lengths))} texts; pass the same number in each")
     return columns
 
 

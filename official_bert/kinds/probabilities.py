@@ -85,8 +85,7 @@ def choose_thresholds(probabilities: Array, expected: Array, labels: Sequence[st
     if absent:
         raise UserError(
             f"the evaluation data have no text with the label {', '.join(absent)}, so its threshold cannot be "
-            "chosen; add such "
-            "texts, or remove --thresholds"
+            "chosen; add such texts, or remove --thresholds"
         )
     return tuple(
         _choose_threshold(column, is_expected > 0, label, measure)

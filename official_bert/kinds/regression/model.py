@@ -11,11 +11,8 @@ from keras import ops
 from official_bert.kinds import model
 from official_bert.kinds.regression.spec import RegressionSpec
 
-_ERRORS = (
-    "MeanAbsolutePercentageError",
-    "MeanSquaredLogarithmicError",
-    "Poisson",
-)  # names of Keras' losses and metrics
+# Names of Keras' losses and metrics.
+_ERRORS = ("MeanAbsolutePercentageError", "MeanSquaredLogarithmicError", "Poisson")
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

@@ -146,7 +146,7 @@ class VectorSpec(KindSpec):
             y: Similarity scores of the pairs, or None.
         """
         fewest, most = (3, 3) if self.objective == TRIPLET else (2, 3 if self.objective == RANKING else 2)
-        columns = input_adapters.to_columns(x, fewest, most, "x")
+        columns = input_adapters.to_columns(x, fewest, most)
         for place, column in enumerate(columns):
             empty = next((number for number, text in enumerate(column) if not text.strip()), None)
             if empty is not None:
