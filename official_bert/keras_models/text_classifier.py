@@ -75,10 +75,8 @@ class TextClassifier(FittingModel):
             _check_by_label(spec, "positive_weights", positive_weights)
             weights: dict[str, Any] = {"positive_weights": tuple(positive_weights)}
             spec = dataclasses.replace(spec, **weights)
-        decisions = {"temperature": temperature, "thresholds": thresholds, "min_confidence": min_confidence}
-        for name, value in decisions.items():
-            spec = _replace_setting(spec, name, value)
         super().__init__(spec, config, vocab, **settings)
+        self.temperature, self.thresholds, self.min_confidence = temperature, thresholds, min_confidence
 
     @property
     def temperature(self) -> float:
@@ -87,7 +85,7 @@ class TextClassifier(FittingModel):
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        self.spec = _replace_setting(self.spec, "temperature", value)
+        self._set_number("temperature", value)
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
@@ -96,7 +94,12 @@ class TextClassifier(FittingModel):
 
     @thresholds.setter
     def thresholds(self, value: Sequence[float] | None) -> None:
-        self.spec = _replace_setting(self.spec, "thresholds", value)
+        thresholds: list[float] = []
+        if value is not None:
+            thresholds = [input_adapters.to_number(each) for each in input_adapters.to_list(value, "thresholds")]
+            _check_by_label(self.spec, "thresholds", thresholds)
+        finetuned.check_setting("thresholds", thresholds)
+        self.spec = dataclasses.replace(self.spec, thresholds=tuple(thresholds))
 
     @property
     def min_confidence(self) -> float:
@@ -105,7 +108,15 @@ class TextClassifier(FittingModel):
 
     @min_confidence.setter
     def min_confidence(self, value: float) -> None:
-        self.spec = _replace_setting(self.spec, "min_confidence", value)
+        if self.spec.is_single_label:
+            self._set_number("min_confidence", value)
+        elif value:
+            raise UserError(f"min_confidence is {value}, but multi_label=True; pass thresholds instead")
+
+    def _set_number(self, name: str, value: Any) -> None:
+        number: Any = input_adapters.to_number(value)
+        finetuned.check_setting(name, number)
+        self.spec = dataclasses.replace(self.spec, **{name: number})
 
     def _replace_labels(self, labels: tuple[str, ...]) -> Any:
         spec = super()._replace_labels(labels)
@@ -191,30 +202,3 @@ def _check_by_label(spec: LabelSpec, name: str, values: Any) -> None:
         shown = input_adapters.format_value(values)
         rest = "" if is_multi_label else ", which add up to 1" if name == "thresholds" else ", and multi_label=True"
         raise UserError(f"{name} is {shown}; expected a number for each of {len(spec.labels)} labels{rest}")
-
-
-def _replace_setting(spec: LabelSpec, name: str, value: Any) -> LabelSpec:
-    """Returns a copy of the spec with a new temperature, min_confidence or thresholds.
-
-    Args:
-        spec: The spec of the classifier.
-        name: Name of the setting.
-        value: The new value. None resets thresholds to 0.5.
-
-    Raises:
-        UserError: If the spec does not have this setting, or the value is out of range.
-    """
-    if name == "thresholds" and value is None:
-        return dataclasses.replace(spec, thresholds=())
-    if name == "min_confidence" and isinstance(spec, MultiLabelSpec):
-        if value:
-            raise UserError(f"min_confidence is {value}, but multi_label=True; pass thresholds instead")
-        return spec
-    if name == "thresholds":
-        value = [input_adapters.to_number(each) for each in input_adapters.to_list(value, name)]
-        _check_by_label(spec, name, value)
-    else:
-        value = input_adapters.to_number(value)
-    finetuned.check_setting(name, value)
-    settings: dict[str, Any] = {name: tuple(value) if name == "thresholds" else value}
-    return dataclasses.replace(spec, **settings)
