@@ -194,6 +194,8 @@ def test_dense_layers_support_int8_and_lora(tmp_path):
 @pytest.mark.parametrize(("name", "x", "y", "message"), [
     ("pairs", ["a"], ["a"], r"x\[0\] is 'a'; expected pairs"), ("pairs", (["a"], ["a", "b"]), ["a"], "columns of 1, 2"),
     ("tagger", ["the cat"], ["D"], r"x\[0\] has 2 words and y\[0\] 1 tags"), ("masked_lm", ["a"], [0], "remove y"),
+    ("tagger", ["the", b"\xff"], ["D", "D"], r"x\[1\] is not UTF-8"),
+    ("tagger", ["a", None], ["D", "D"], r"x\[1\] is N"), ("tagger", [["a", None]], ["D N"], r"x\[0\]\[1\] is None"),
     ("tagger", ["the cat"], ["D X"], r"y\[0\]\[1\] is 'X'; .* D, N, V"),
     ("answerer", (["who"], ["the cat"]), ["dog"], r"y\[0\] is 'dog', which is not in the context$"),
     ("choice", [("the", ["a", "b"])], [0], r"x\[0\] has 2 endings; expected 4"),

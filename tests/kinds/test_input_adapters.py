@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.question_answering.questions import Answer
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.vectors.spec import VectorSpec
@@ -74,6 +75,14 @@ def test_pairs_are_rejected_by_a_model_for_single_texts(x):
 def test_ambiguous_rows_of_pairs_are_rejected(rows):
     for read in (input_adapters.to_pairs, lambda x: QuestionAnsweringSpec().make_examples(x, None)):
         assert_refused(f"x is a list of {len(rows)} lists, .*columns; pass rows as tuples", read, rows)
+
+
+@pytest.mark.parametrize("y", [
+    [("cat", 4)], [["cat", 4]], np.array([["cat", 4]], object), pd.DataFrame({"text": ["cat"], "start": [4]}), ["cat"],
+])  # fmt: skip
+def test_answers_with_or_without_positions_are_accepted(y):
+    (example,) = QuestionAnsweringSpec().make_examples((["who"], ["the cat"]), y)
+    assert example.answers == (Answer("cat", 4),)
 
 
 @pytest.mark.parametrize("y", [

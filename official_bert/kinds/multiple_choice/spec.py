@@ -73,7 +73,7 @@ class MultipleChoiceSpec(KindSpec):
             texts = input_adapters.to_texts(endings, f"x[{number}]")
             if len(texts) != self.num_choices:
                 raise UserError(f"x[{number}] has {len(texts)} endings; expected {self.num_choices}")
-            examples.append(Example(input_adapters.to_texts([prompt], f"x[{number}]")[0], tuple(texts), label))
+            examples.append(Example(input_adapters.to_text(prompt, f"x[{number}]"), tuple(texts), label))
         return examples
 
     def synthetic_texts(self, texts: SyntheticTexts, max_seq_length: int) -> dict[str, list[Any]]:

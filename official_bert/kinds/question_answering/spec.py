@@ -80,7 +80,7 @@ class QuestionAnsweringSpec(KindSpec):
         ]
 
     def _parse_answers(self, answer: Any, number: int, context: str) -> tuple[Answer, ...]:
-        if answer is None or answer in ("", b""):
+        if answer is None or (isinstance(answer, str | bytes) and not answer):
             if not self.version_2:
                 raise UserError(
                     f"y[{number}] is empty; to train on questions without an answer, pass no_answer=True to the model"

@@ -122,26 +122,19 @@ class TaggingSpec(KindSpec):
 
     def make_examples(self, x: Any, y: Any) -> list[Sentence]:
         rows = input_adapters.to_list(x)
-        words = [
-            tuple(
-                input_adapters.to_texts([row])[0].split()
-                if isinstance(row, str | bytes)
-                else input_adapters.to_texts(row)
-            )
-            for row in rows
-        ]
-        if y is None:
-            return [Sentence(each, None, number) for number, each in enumerate(words, start=1)]
-        tags = input_adapters.to_list(y, "y")
-        input_adapters.check_same_length(len(words), tags, "y")
+        tag_rows = [None] * len(rows) if y is None else input_adapters.to_list(y, "y")
+        input_adapters.check_same_length(len(rows), tag_rows, "y")
         sentences = []
-        for number, (each, row) in enumerate(zip(words, tags, strict=True)):
-            is_text = isinstance(row, str | bytes)
-            names = input_adapters.to_text(row, "y").split() if is_text else input_adapters.to_list(row, f"y[{number}]")
-            if len(names) != len(each):
-                raise UserError(f"x[{number}] has {len(each)} words and y[{number}] {len(names)} tags")
-            numbers = class_labels.class_numbers(names, self.labels, f"y[{number}]")
-            sentences.append(Sentence(each, tuple(self.labels[tag] for tag in numbers), number + 1))
+        for number, (row, tag_row) in enumerate(zip(rows, tag_rows, strict=True)):
+            words = tuple(input_adapters.to_texts(_split_at_spaces(row, f"x[{number}]"), f"x[{number}]"))
+            tags = None
+            if y is not None:
+                names = _split_at_spaces(tag_row, f"y[{number}]")
+                if len(names) != len(words):
+                    raise UserError(f"x[{number}] has {len(words)} words and y[{number}] {len(names)} tags")
+                numbers = class_labels.class_numbers(names, self.labels, f"y[{number}]")
+                tags = tuple(self.labels[tag] for tag in numbers)
+            sentences.append(Sentence(words, tags, number + 1))
         return sentences
 
     def spans(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> list[list[Span]]:
@@ -280,6 +273,12 @@ class TaggingSpec(KindSpec):
             )
             for sentence, (tags, certainties) in zip(examples, predictions, strict=True)
         ]
+
+
+def _split_at_spaces(row: Any, name: str) -> list[Any]:
+    """Splits a text at white space. Returns the elements of any other row, such as a list of words."""
+    is_text = isinstance(row, str | bytes)
+    return input_adapters.to_text(row, name).split() if is_text else input_adapters.to_list(row, name)
 
 
 def split_text(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
