@@ -215,10 +215,10 @@ def _remove_padding(row: Columns, counted_output: npt.NDArray[Any]) -> Columns:
 
 
 def join_rows(rows: Sequence[Columns]) -> Columns:
-    """Concatenates outputs [B1, ...], [B2, ...] and so on to [B, ...], padded to the largest size.
+    """Concatenates arrays [B1, ...], [B2, ...] and so on to [B, ...], padded to the largest size.
 
     Args:
-        rows: A dict of arrays by output name for each part.
+        rows: A dict of arrays by name for each part.
     """
     if len(rows) == 1:
         return rows[0]

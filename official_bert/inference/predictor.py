@@ -260,7 +260,7 @@ class SpecPredictor(Predictor):
 
     def compute(self, some_rows: Sequence[Row]) -> list[Any]:
         if isinstance(some_rows[0][0].content, dict):
-            return exports.split_rows(self.run(join_texts(some_rows)))
+            return exports.split_rows(self.run(exports.join_rows([texts.content for texts, _ in some_rows])))
         features = gather_rows([(texts.content[1], number) for texts, number in some_rows])
         outputs = self.compute_outputs(features)
         if isinstance(outputs, dict):
@@ -300,12 +300,6 @@ def split_texts(signature: str, columns: Columns, tokens: Sequence[int]) -> list
     group = (signature, *(value.shape[1:] for value in columns.values()))
     rows = [{name: value[i : i + 1] for name, value in columns.items()} for i in range(len(tokens))]
     return [PreprocessedTexts(signature, 1, row, [count], group) for row, count in zip(rows, tokens, strict=True)]
-
-
-def join_texts(some_rows: Sequence[Row]) -> Columns:
-    """Concatenates texts that `split_texts` has split, to an array [B, ...] for each input."""
-    contents = [texts.content for texts, _ in some_rows]
-    return {name: np.concatenate([content[name] for content in contents]) for name in contents[0]}
 
 
 def bound_tokens(columns: Columns, num_bytes: Sequence[int], max_seq_length: int) -> list[int]:

@@ -22,7 +22,6 @@ from official_bert.inference.predictor import (
     Tensor,
     bound_tokens,
     count_row_bytes,
-    join_texts,
     split_texts,
 )
 from official_bert.kinds.features import batches_by_length
@@ -81,7 +80,7 @@ class SavedModelPredictor(Predictor):
 
     def compute(self, some_rows: Sequence[Row]) -> list[Any]:
         first = some_rows[0][0]
-        outputs = self.call(first.signature, join_texts(some_rows))
+        outputs = self.call(first.signature, exports.join_rows([texts.content for texts, _ in some_rows]))
         return exports.split_rows(outputs) if first.group else [outputs]
 
     def call(self, signature: str, columns: Columns) -> Columns:

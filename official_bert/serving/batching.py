@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -273,15 +273,12 @@ async def run_in_pool(pool: Executor | None, function: Callable[..., Any], *argu
     return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
 
-def _split_instances(inputs: Columns) -> Iterator[Columns]:
+def _split_instances(inputs: Columns) -> list[Columns]:
     """Splits the instances of a request into parts of about _BYTES_AT_A_TIME bytes, each with at least one instance."""
-    num_bytes = count_row_bytes(inputs)
-    start, size = 0, 0
-    for end in range(1, len(num_bytes) + 1):
-        size += num_bytes[end - 1]
-        if size > _BYTES_AT_A_TIME or end == len(num_bytes):
-            yield {name: value[start:end] for name, value in inputs.items()}
-            start, size = end, 0
+    sizes = np.cumsum(count_row_bytes(inputs))
+    starts = np.flatnonzero(np.diff(sizes // _BYTES_AT_A_TIME)) + 1
+    columns = [np.split(value, starts) for value in inputs.values()]
+    return [dict(zip(inputs, part, strict=True)) for part in zip(*columns, strict=True)]
 
 
 def _count_tokens(instances: Sequence[PreprocessedTexts]) -> int:

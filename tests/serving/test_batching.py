@@ -52,7 +52,7 @@ class Model(predictor.Predictor):
         return predictor.split_texts(signature, columns, tokens)
 
     def compute(self, some_rows: Sequence[predictor.Row]) -> list[Any]:
-        columns = predictor.join_texts(some_rows)
+        columns = exports.join_rows([texts.content for texts, _ in some_rows])
         self.batches.append(sorted(map(len, columns["text"])))
         self.threads.append(threading.current_thread())
         assert self.opened.wait(60)
