@@ -44,7 +44,7 @@ class OnnxPredictor(SpecPredictor):
     has_even_speed = True
 
     def __init__(self, folder: str, threads: int | None = None, num_workers: int = 1) -> None:
-        self.folder, self.metadata = folder, exports.read_metadata(folder)
+        self.metadata = exports.read_metadata(folder)
         try:
             spec, length = create_spec(self.metadata["task_spec"]), int(self.metadata["max_seq_length"])
             casing = Casing.from_settings(self.metadata)

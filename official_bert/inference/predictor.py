@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from official_bert.inference import exports, reference_answers
+from official_bert.inference import exports
 from official_bert.inference.exports import Columns
 from official_bert.kinds.features import Features, Outputs, gather_rows, row_lengths
-from official_bert.kinds.names import DEFAULT_SIGNATURE, IS_TRUNCATED
+from official_bert.kinds.names import IS_TRUNCATED
 from official_bert.kinds.spec import KindSpec
 from official_bert.tokenization.exact import FullTokenizer
 
@@ -125,7 +125,6 @@ class Predictor(abc.ABC):
     `compute` and `postprocess` instead.
 
     Attributes:
-        folder: The folder of the export's version. Empty for a model that is not exported.
         metadata: The export's metadata. Empty for a SavedModel of another tool, and for a model that is not exported.
         signatures: The inputs and outputs of each signature, by name. Not set for a model that is not exported.
         has_even_speed: Whether texts of equal length always take about the same time. In TensorFlow, the first batch of
@@ -135,7 +134,6 @@ class Predictor(abc.ABC):
         parallel_batches: Number of batches to compute at a time for the highest throughput, at most PARALLEL_BATCHES.
     """
 
-    folder: str = ""
     metadata: Mapping[str, Any] = {}
     signatures: Mapping[str, Signature]
     has_even_speed: ClassVar[bool] = False
@@ -197,17 +195,6 @@ class Predictor(abc.ABC):
         """
         (answer,) = outputs
         return dict(answer)
-
-    def warm_up(self) -> None:
-        """Answers some of the export's reference inputs, so that the first request is not slow, and checks the answers.
-
-        Does nothing for a SavedModel of another tool.
-
-        Raises:
-            UserError: If the model cannot answer them, or answers differently from when it was exported.
-        """
-        if default := self.signatures.get(DEFAULT_SIGNATURE):
-            reference_answers.check_answers(self.folder, default.inputs, self.run)
 
 
 class SpecPredictor(Predictor):

@@ -7,12 +7,14 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.exports import Columns
+from official_bert.inference.predictor import Predictor
+from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.utils import files
 
 TOGETHER = 12  # Number of texts that are also answered in one batch.
@@ -159,28 +161,27 @@ def compute_answers(run: Run, rows: Sequence[dict[str, Any]]) -> tuple[Answers, 
     return [answers for row in rows for answers in answer([row])], answer(rows[:TOGETHER]) if rows else []
 
 
-def check_answers(folder: str, inputs: Collection[str], run: Run) -> None:
+def check_answers(folder: str, model: Predictor) -> None:
     """Compares a model's answers to the first reference inputs with the stored answers.
 
-    Does nothing without a replay file.
+    Does nothing for a SavedModel of another tool, which has no replay file.
 
     Args:
         folder: The folder of one version of an export.
-        inputs: The names of the model's text inputs.
-        run: The predictor's `run`.
+        model: The model in the folder.
 
     Raises:
-        UserError: If an answer differs by more than rounding.
+        UserError: If the model cannot answer them, or an answer differs by more than rounding.
     """
-    path = os.path.join(folder, exports.REPLAY_FILE)
-    if not files.exists(path):
+    path, signature = os.path.join(folder, exports.REPLAY_FILE), model.signatures.get(DEFAULT_SIGNATURE)
+    if signature is None or not files.exists(path):
         return
-    reference = read(folder)
-    if reference.texts.keys() != set(inputs):
+    reference, inputs = read(folder), signature.inputs
+    if reference.texts.keys() != inputs.keys():
         raise UserError(
             f"{path} has the texts {list(reference.texts)}, but the model takes {list(inputs)}; export the model again"
         )
-    for difference in reference.compare(*compute_answers(run, reference.rows()[:TOGETHER]), "the model"):
+    for difference in reference.compare(*compute_answers(model.run, reference.rows()[:TOGETHER]), "the model"):
         raise UserError(f"{path} does not match the model: {difference}. Export the model again.")
 
 

@@ -42,7 +42,6 @@ class SavedModelPredictor(Predictor):
     """
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
         try:
             self._loaded = load_saved_model(folder)  # Keeps the variables alive.
         except UserError:

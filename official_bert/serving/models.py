@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import backends, exports
+from official_bert.inference import backends, exports, reference_answers
 from official_bert.inference.predictor import PARALLEL_BATCHES, Predictor
 from official_bert.serving import logs
 from official_bert.serving.batching import Batcher
@@ -290,7 +290,7 @@ class Models:
 
 def _load_model(folder: str, options: ServingOptions) -> Predictor:
     model = backends.load_predictor(folder, options.threads)
-    model.warm_up()
+    reference_answers.check_answers(folder, model)  # This also makes the first request fast.
     return model
 
 

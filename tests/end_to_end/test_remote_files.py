@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from official_bert.inference import backends
+from official_bert.inference import backends, reference_answers
 from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.modeling.config import BertConfig
@@ -120,7 +120,7 @@ def test_an_export_that_was_killed_during_a_write_is_rejected_and_replaced(
     assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 1
     assert [*find_versions(f"{bucket}/exports")] == [1]
     model = backends.load_predictor(f"{bucket}/exports/1", threads=1)
-    model.warm_up()
+    reference_answers.check_answers(f"{bucket}/exports/1", model)
     assert model.kind == CLASSIFICATION
 
 

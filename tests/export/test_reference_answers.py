@@ -1,5 +1,6 @@
 import dataclasses
 import pathlib
+import types
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ from official_bert.export.source import ExportSource
 from official_bert.export.verification import record_answers, synthetic_texts
 from official_bert.inference import exports as layout
 from official_bert.inference import reference_answers
+from official_bert.inference.predictor import Signature, Tensor
 from official_bert.inference.reference_answers import ReferenceAnswers
 from official_bert.kinds import graph_inputs
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, MULTIPLE_CHOICE, QUESTION_ANSWERING
@@ -83,7 +85,11 @@ def test_replay_files_are_read_back_without_overlong_answers(tmp_path: pathlib.P
     assert reference_answers.read(str(tmp_path)).texts == {"text": ["b"]}
     dataclasses.replace(long, answers={"starts": [[0.5] * 30_000] * 2}).write(str(tmp_path))
     assert reference_answers.read(str(tmp_path)).texts == {"text": []}
-    reference_answers.check_answers(str(tmp_path), ["text"], lambda columns: pytest.fail("no text is left to answer"))
+    model = types.SimpleNamespace(
+        signatures={"serving_default": Signature({"text": Tensor("string", (None,))}, {})},
+        run=lambda columns: pytest.fail("no text is left to answer"),
+    )
+    reference_answers.check_answers(str(tmp_path), model)
 
 
 def test_invalid_replay_file_is_rejected(tmp_path: pathlib.Path):

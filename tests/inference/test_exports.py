@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.export import separate_process
-from official_bert.inference import exports
+from official_bert.inference import exports, reference_answers
 from official_bert.inference.saved_model import SavedModelPredictor, load_saved_model
 from official_bert.utils import files
 from tests.inference.batch_models import export_batches
@@ -42,7 +42,7 @@ def test_model_of_another_tool_needs_no_signature_with_a_usual_name(tmp_path: pa
     module.double = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None], tf.int32, "x")])
     tf.saved_model.save(module, str(tmp_path), signatures={"double": module.double})
     model = SavedModelPredictor(str(tmp_path))
-    model.warm_up()
+    reference_answers.check_answers(str(tmp_path), model)
     assert model.call("double", {"x": np.array([1, 2])})["y"].tolist() == [2, 4]
     assert list(model.signatures) == ["double"]
 

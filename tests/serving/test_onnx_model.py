@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from official_bert.export.options import ONNX, SAVED_MODEL
-from official_bert.inference import backends, exports
+from official_bert.inference import backends, exports, reference_answers
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds.names import DEFAULT_SIGNATURE, MULTIPLE_CHOICE, TAGGING
 from official_bert.serving import batching
@@ -68,10 +68,11 @@ def test_neither_the_server_nor_predict_imports_tensorflow_or_keras(tagger: path
 
 @pytest.mark.slow
 def test_an_onnx_model_has_the_signature_of_a_saved_model(export_kind):
-    onnx, tensorflow = (backends.load_predictor(export_kind(MULTIPLE_CHOICE, name)) for name in (ONNX, SAVED_MODEL))
+    folders = [export_kind(MULTIPLE_CHOICE, name) for name in (ONNX, SAVED_MODEL)]
+    onnx, tensorflow = map(backends.load_predictor, folders)
     assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each uses all cores
-    for model in (onnx, tensorflow):
-        model.warm_up()
+    for folder, model in zip(folders, (onnx, tensorflow), strict=True):
+        reference_answers.check_answers(folder, model)
     ours, theirs = (model.signatures[DEFAULT_SIGNATURE] for model in (onnx, tensorflow))
     assert ours.inputs == theirs.inputs
     described, expected = ours.describe(), theirs.describe()
@@ -113,15 +114,18 @@ def test_a_damaged_new_version_does_not_replace_the_old_one(tagger: pathlib.Path
 
 
 def test_a_runtime_with_wrong_batch_answers_is_rejected(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    model = backends.load_predictor(str(tagger / "1"))
-    model.warm_up()
+    folder = str(tagger / "1")
+    model = backends.load_predictor(folder)
+    reference_answers.check_answers(folder, model)
     run = OnnxPredictor.run
 
     def rotate_batches(self, columns, batch_size=None):
         return {name: np.roll(values, 1, axis=0) for name, values in run(self, columns, batch_size).items()}
 
     monkeypatch.setattr(OnnxPredictor, "run", rotate_batches)
-    assert_refused("does not match the model: .* with the model in a batch", model.warm_up)
+    assert_refused(
+        "does not match the model: .* with the model in a batch", reference_answers.check_answers, folder, model
+    )
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])
