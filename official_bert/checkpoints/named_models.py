@@ -25,11 +25,16 @@ HUB_PREFIX = "hf://"
 _HUB_NAME = re.compile(r"hf://([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?/?")
 # The files of every format that can be read. Weights of other frameworks, and code, are not downloaded.
 _PATTERNS = [
-    "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json",  # Hugging Face
-    "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors",
-    "metadata.json", "task.json", "model.weights.h5", "task.weights.h5", "assets/tokenizer/vocabulary.txt",  # keras-hub
-    "bert_config.json", "labels.json", "checksums.json", "checkpoint", "*.index", "*.data-*-of-*",  # TensorFlow's
-]  # fmt: skip
+    "*.json",  # configurations, tokenizers, labels, indices of shards
+    "vocab.txt",
+    "assets/tokenizer/vocabulary.txt",  # keras-hub
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "*.weights.h5",  # keras-hub, fine-tuned models
+    "checkpoint",
+    "*.index",  # TensorFlow
+    "*.data-*-of-*",
+]
 # Hugging Face's TensorFlow weights, which many folders have in addition to the others.
 _TENSORFLOW_PATTERNS = ["tf_model.h5", "tf_model.h5.index.json", "tf_model-*-of-*.h5"]
 _WEIGHTS = (".safetensors", ".weights.h5", ".index")

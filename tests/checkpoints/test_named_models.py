@@ -1,5 +1,6 @@
 """hf:// and google:// names are downloaded from a local server that imitates the real ones."""
 
+import json
 import pathlib
 import shutil
 import tempfile
@@ -17,7 +18,7 @@ from official_bert.finetuning.initial_model import read_initial_model
 from tests.checkpoints import checkpoint_samples as samples
 from tests.checkpoints import hub_server
 from tests.checkpoints.hub_server import TINY, Server
-from tests.conftest import ROOT
+from tests.conftest import ROOT, WORDS
 from tests.make import assert_refused, refusal
 
 NAME = f"google://{TINY}"
@@ -75,6 +76,17 @@ def test_names_on_the_hub_are_accepted_as_checkpoints(on_hub: pathlib.Path, serv
     alone = samples.unpacked("transformers", tmp_path) / "shards"  # only weights of TensorFlow
     server.add_repository("owner/alone", alone, ["main"])
     samples.assert_equal(open_model("hf://owner/alone"), open_model(str(alone)))
+
+
+def test_added_tokens_of_old_files_are_downloaded(on_hub: pathlib.Path, server: Server):
+    (on_hub / "tokenizer.json").unlink(missing_ok=True)
+    token = "un"
+    (on_hub / "added_tokens.json").write_text(json.dumps({token: WORDS.index(token)}))
+    (on_hub / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": [token]}))
+    server.add_repository("owner/old", on_hub, ["main"])
+    expected = open_model(str(on_hub)).casing
+    assert [token.content for token in expected.added_tokens] == [token]
+    assert open_model("hf://owner/old").casing == expected
 
 
 def test_without_network_the_cache_is_used_or_the_error_explains_what_to_do(on_hub, server, monkeypatch):
