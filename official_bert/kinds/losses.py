@@ -80,9 +80,6 @@ class TagAccuracy(keras.metrics.Mean):
     text, [B] or [B, 1], or per token, [B, S].
     """
 
-    def __init__(self, name: str = "accuracy", **settings: Any) -> None:
-        super().__init__(name=name, **settings)
-
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         y_true = keras.ops.cast(y_true, "int32")
         weight = keras.ops.cast(keras.ops.not_equal(y_true, NO_LABEL), "float32")

@@ -100,7 +100,7 @@ class TokenKindModel(KindModel[Spec]):
         return TaggingLoss()
 
     def metrics(self) -> Any:
-        return [TagAccuracy()]
+        return [TagAccuracy(name="accuracy")]
 
 
 class TextKindModel(KindModel[AnyTextSpec]):

@@ -41,9 +41,6 @@ class AbsoluteError(keras.metrics.Mean):
     Keras' own metric would average the means of the batches, whatever their sizes.
     """
 
-    def __init__(self, name: str = "mean_absolute_error", **settings: Any) -> None:
-        super().__init__(name=name, **settings)
-
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         errors = keras.ops.abs(y_pred - keras.ops.cast(y_true, y_pred.dtype))
         super().update_state(errors, sample_weight)
@@ -80,7 +77,7 @@ class Model(model.TextKindModel[RegressionSpec]):
         return SquaredError()
 
     def metrics(self) -> Any:
-        return [AbsoluteError()]
+        return [AbsoluteError(name="mean_absolute_error")]
 
     def soft_loss(self, targets: Any, logits: Any) -> Any:
         return ops.square(logits[:, 0] - targets[:, 0])
