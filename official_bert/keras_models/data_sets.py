@@ -10,6 +10,18 @@ from official_bert.errors import UserError
 from official_bert.kinds.spec import KindSpec
 
 
+def check_no_other_data(data: Any, **others: Any) -> None:
+    """Raises a UserError if other data, such as y, are passed together with a data set.
+
+    Args:
+        data: The x of fit or evaluate.
+        others: The other arguments by name. None means that an argument was not passed.
+    """
+    given = [name for name, value in others.items() if value is not None]
+    if given and isinstance(data, tf.data.Dataset):
+        raise UserError(f"x is a data set and must contain labels and weights; remove {' and '.join(given)}")
+
+
 def check_texts(data: tf.data.Dataset, spec: KindSpec) -> None:
     """Raises a UserError if the elements of a data set are not texts, or (texts, labels) if the task needs labels.
 

@@ -23,6 +23,7 @@ from official_bert.finetuning.training_step import TrainingStep
 from official_bert.keras_models import compiling, data_errors
 from official_bert.keras_models.best_model import select_best_model
 from official_bert.keras_models.compiling import BertOptimizerSettings
+from official_bert.keras_models.data_sets import check_no_other_data
 from official_bert.keras_models.fit_arguments import check_count, check_split, count_steps
 from official_bert.keras_models.inputs import Examples, Inputs
 from official_bert.keras_models.learned_labels import learn_labels
@@ -346,6 +347,7 @@ class FittingModel(TextModel):
         self._require_labels()
         self._compile_if_needed()
         batch_size, steps = check_count(batch_size, "batch_size", 32), check_count(steps, "steps", None)
+        check_no_other_data(x, y=y, sample_weight=sample_weight)
         inputs = Inputs(self, prints_notes=bool(verbose))
         common = {"verbose": verbose, "steps": steps, "return_dict": return_dict, **settings}
         if confusion_matrix and (are_ids(x) or not self.spec.is_single_label):

@@ -103,10 +103,7 @@ class Inputs:
             UserError: If texts, labels or weights have the wrong form or length.
         """
         is_data_set, class_weight = isinstance(x, tf.data.Dataset), self._class_weight
-        if is_data_set and (y is not None or sample_weight is not None or validation_split):
-            raise UserError(
-                "x is a data set and must contain labels and weights; remove y, sample_weight and validation_split"
-            )
+        data_sets.check_no_other_data(x, y=y, sample_weight=sample_weight, validation_split=validation_split or None)
         if class_labels.is_balanced(class_weight) and (is_data_set or input_adapters.are_ids(x)):
             raise UserError(_NOT_COUNTED)
         if input_adapters.are_ids(x):

@@ -46,7 +46,10 @@ def test_a_data_set_of_token_ids_can_be_used_for_training():
     assert history["loss"][0] == pytest.approx((3 * NUMBERS * losses).mean(), rel=0.05)  # differs by dropout
     for data in (ids, slices((TEXTS, LABELS))):
         for change in ({"validation_split": 0.5}, {"y": NUMBERS}, {"sample_weight": NUMBERS}):
-            assert_refused("x is a data set and must contain labels", model.fit, data, **change)
+            message = f"x is a data set and must contain labels .* remove {next(iter(change))}"
+            assert_refused(message, model.fit, data, **change)
+            if "validation_split" not in change:
+                assert_refused(message, model.evaluate, data, **change)
 
 
 @pytest.mark.parametrize(("columns", "class_weight", "expected"), [
