@@ -7,7 +7,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from official_bert.export import operations
+from official_bert.export import operations, verification
 from official_bert.export.source import ExportSource
 from official_bert.export.verification import record_answers, synthetic_texts
 from official_bert.inference import exports as layout
@@ -18,7 +18,7 @@ from official_bert.kinds import graph_inputs
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import CONFIG, export, make_source, make_task_spec
-from tests.make import VOCAB, refusal
+from tests.make import VOCAB, assert_refused, refusal
 
 LENGTH = 20
 REFERENCE = ReferenceAnswers(
@@ -70,6 +70,9 @@ def test_rounding_is_not_a_difference():
     nan = {"probability": float("nan")}
     for change in ({"label": "no"}, {"starts": [0, 5]}, {"starts": [0]}, {"probability": "0.9"}, nan):
         assert len(list(REFERENCE.differences([{**ANSWERS[0], **change}], "it"))) == 1
+    verification.check_answers(REFERENCE, ANSWERS, ANSWERS)
+    assert_refused(r"0\.902 with the export\. ", verification.check_answers, REFERENCE, [other], ANSWERS)
+    assert_refused("0.902 with the export in a batch", verification.check_answers, REFERENCE, ANSWERS, [other])
     assert REFERENCE.largest_difference([other]) == pytest.approx(0.002 / 1.9)
     (line,) = REFERENCE.differences([{"label": "yes", "probability": 0.9}], "it")
     assert "no output starts" in line

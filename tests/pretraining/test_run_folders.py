@@ -112,6 +112,13 @@ def test_a_run_that_was_killed_before_its_first_save_starts_over(make_options, s
     assert log_values(finished_run) == log_values(shared_run)
 
 
+def test_a_save_removes_the_checkpoints_of_later_steps(tmp_path):
+    checkpoints = RunCheckpoints(str(tmp_path), {"model": [keras.Variable([1.0])]}, keep=1)
+    checkpoints.save(20)  # before the run was resumed from step 5
+    checkpoints.save(10)
+    assert list_checkpoints(tmp_path) == {"ckpt-10"}
+
+
 def test_a_failed_save_keeps_the_other_checkpoints(tmp_path, monkeypatch):
     values = keras.Variable(np.arange(1000.0), name="values")
     saved = RunCheckpoints(str(tmp_path), {"model": [values]}, keep=5)

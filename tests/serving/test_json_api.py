@@ -65,9 +65,11 @@ def test_numbers_are_accepted_up_to_the_limits_of_their_type(dtype: str, taken: 
                 parse(json.dumps({"inputs": [*others, value]}).encode(), signatures, OPTIONS, {})
 
 
-def test_float16_and_strided_arrays_are_rendered():
-    outputs = {"x": np.array([0.5, 2], np.float16), "y": np.array([[1], [2]], np.uint8)[:, ::-1]}
-    assert json.loads(render(outputs, ROWS)) == {"predictions": [{"x": 0.5, "y": [1]}, {"x": 2.0, "y": [2]}]}
+def test_arrays_of_any_type_are_rendered():
+    x, y, z = np.array([0.5, 2], np.float16), np.array([[1], [2]], np.uint8)[:, ::-1], np.array([0.1, 1e99])
+    assert json.loads(render({"x": x, "y": y, "z": z}, ROWS)) == {
+        "predictions": [{"x": 0.5, "y": [1], "z": 0.1}, {"x": 2.0, "y": [2], "z": 1e99}]
+    }
 
 
 def read_pair(request: dict, table: dict) -> tuple[list[str], list[str]]:

@@ -4,6 +4,7 @@ import itertools
 import random
 
 import numpy as np
+import pytest
 
 from data_gen.text import token_store
 from data_gen.text.documents import read_corpus
@@ -36,6 +37,14 @@ def test_blocks_cover_every_document_once(tmp_path):
         assert blocks[0][0] == 0
         assert blocks[-1][1] == 200
         assert all(one[1] == two[0] for one, two in itertools.pairwise(blocks))
+
+
+@pytest.mark.parametrize(
+    ("largest", "marked", "expected"),
+    [(2**16 - 1, False, "<u2"), (2**16, False, "<u4"), (2**15 - 1, True, "<u2"), (2**15, True, "<u4")],
+)
+def test_ids_and_marks_fit_into_the_stored_type(largest: int, marked: bool, expected: str):
+    assert token_store.choose_id_dtype({"a": 0, "b": largest}, marked) == np.dtype(expected)
 
 
 def test_lines_and_documents_without_tokens_are_left_out_of_a_corpus_in_memory():
