@@ -41,7 +41,7 @@ def check(source: ExportSource, options: ExportOptions) -> None:
     if source.spec is None or not source.spec.has_head:
         raise UserError(
             f"--format={LITERT} needs a model that was fine-tuned on labels, but the kind of {options.model_dir} is "
-            f"{source.kind}; export it as saved_model"
+            f"{source.kind}; export it as saved_model{f' or {ONNX}' if source.spec else ''}"
         )
     if not HeadInput.from_dict(source.task_spec).is_encoder:
         raise UserError(

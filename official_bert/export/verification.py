@@ -3,6 +3,7 @@
 The texts and the model's answers are stored with the export as a reference (see inference/reference_answers.py).
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -156,8 +157,10 @@ def compare_scores(
     Raises:
         UserError: If the evaluation file cannot be read, or the score becomes worse than allowed.
     """
-    assert options.eval_file
+    assert options.eval_file and source.spec
     task, examples = read_evaluation_file(source.task_spec, options.eval_file)
+    decided = source.spec.select_decision_settings(source.spec.settings)  # such as thresholds
+    task.spec = dataclasses.replace(task.spec, **decided)
     length = source.task_spec["max_seq_length"]
     features = task.spec.featurize(examples, source.tokenizer, length)
     before, after = (

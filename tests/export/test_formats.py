@@ -86,7 +86,7 @@ def test_versions_are_numbered_and_never_overwritten(options: ExportOptions):
 @pytest.mark.parametrize(("kind", "settings", "options", "fragments"), [
     (FILL_MASK, {}, {"format": [SAVED_MODEL, ONNX]}, ["--format=onnx", "a model", "fill_mask", "saved_model"]),
     (FILL_MASK, {}, {"format": [SAVED_MODEL, LITERT]}, ["--format=litert", "a model", "fill_mask", "saved_model"]),
-    (VECTORS, {"pooling": "mean"}, {"format": [LITERT]}, ["--format=litert", "vectors"]),
+    (VECTORS, {"pooling": "mean"}, {"format": [LITERT]}, ["--format=litert", "vectors", "saved_model or onnx"]),
     (VECTORS, {"pooling": "mean"}, {"format": [ONNX], "quantization": DYNAMIC_INT8}, ["vectors", "--quantization"]),
     (CLASSIFICATION, BILSTM.to_dict(), {"format": [LITERT], "eval_file": "e"}, ["a model", "--format=onnx"]),
     (CLASSIFICATION, {}, {"format": [LITERT]}, ["--format=litert", "--eval_file"]),
@@ -110,12 +110,13 @@ def test_a_flag_may_apply_to_one_of_several_formats():
 
 @pytest.mark.parametrize("format_name", [ONNX, LITERT])
 def test_a_model_that_loses_too_much_is_not_written(format_name: str, tmp_path: pathlib.Path, monkeypatch, capsys):
-    source = make_source(CLASSIFICATION)
+    source = make_source(CLASSIFICATION, thresholds=[0.0, 0.0, 0.72])
     compute = OnnxPredictor.compute_outputs
     monkeypatch.setattr(OnnxPredictor, "compute_outputs", lambda *given: [-each for each in compute(*given)])
     monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
     monkeypatch.setattr(litert, "load", lambda path: lambda features: {"logits": -source.model(features).numpy()})
     right = answer_in_python(source, {"text": ROWS})["label"].tolist()
+    assert right == ["yes", "no", "yes", "perhaps"]  # Without the thresholds, all of them would be "yes".
     given = {"format_name": format_name, "eval_file": write_labels(tmp_path, right), "quantization": DYNAMIC_INT8}
     message = refusal(export, source, tmp_path / "out", **given, max_loss=0.99)
     assert all(each in message for each in ("1.0000", "from 1.0000 to 0.0000", given["eval_file"], "--max_loss=0.99"))
