@@ -171,9 +171,11 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
         print(f"warning: {options.output_file}: {warning}", flush=True)
     summary = f"Wrote {pluralize(end - first, 'answer')} to {options.output_file}"
     if done:
-        summary += f", {done} of them from an earlier run"
+        summary += f", {done:,} of them from an earlier run"
     if truncated:
         summary += f"; {_describe_limit(prediction.metadata)}: {truncated:,}"
+        if done:
+            summary += f" of the other {answered:,}"
     return summary
 
 

@@ -6,6 +6,7 @@ from official_bert.errors import UserError
 from official_bert.inference.shards import ALL_ROWS, MAX_SHARDS, Shard
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.tokenization.casing import STRIP_ACCENTS
+from official_bert.utils import tables
 from official_bert.utils.dask_cluster import MANY_MACHINES, DaskOptions
 from official_bert.utils.flags import ValidatedOptions, option
 
@@ -31,10 +32,10 @@ class BatchPredictionOptions(ValidatedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.output_file.lower().endswith((".csv", ".tsv", ".parquet")):
+        if self.output_file.lower().endswith((".csv", ".tsv", ".parquet", *tables.COMPRESSED)):
             raise UserError(
-                f"--output_file is {self.output_file}, but the answers are written as JSON lines: an object on each "
-                "line. Pass a name that ends in .jsonl"
+                f"--output_file is {self.output_file}, but the answers are written as uncompressed JSON lines: an "
+                "object on each line. Pass a name that ends in .jsonl"
             )
 
 

@@ -26,7 +26,7 @@ _TABLES, _JSON = (".csv", ".tsv"), (".jsonl", ".json")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 JSON_ROWS = "pandas writes such lines with to_json(path, orient='records', lines=True)"
 _JSON_LAYOUTS = ({"columns", "index", "data"}, {"schema", "data"})  # pandas' "split" and "table"
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def read_rows(
@@ -155,7 +155,7 @@ def list_files(path: str) -> list[str]:
 
 def _get_extension(path: str) -> str:
     stem, last = os.path.splitext(path.lower())
-    return os.path.splitext(stem)[1] if last in _COMPRESSED else last
+    return os.path.splitext(stem)[1] if last in COMPRESSED else last
 
 
 def _stored_rows(path: str, extension: str) -> Iterator[tuple[str, dict[str, Any]]]:

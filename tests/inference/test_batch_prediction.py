@@ -92,9 +92,11 @@ def test_interrupted_run_is_resumed(tail: str, stopped: BatchPredictionOptions, 
     assert len(read_answers(part)) == 4
     with open(part, "a") as file:
         file.write(tail)
-    rows.write_text(rows.read_text().replace('"aaaaa"', '"mend"') + '{"text": "more"}\n')  # rows without an answer
-    assert predict(stopped).startswith(f"Wrote 9 answers to {stopped.output_file}, 4 of them from an earlier run")
-    expected = ["", "a", "aa", "aaa", "aaaa", "mend", "a" * 6, "a" * 7, "more"]
+    rows.write_text(rows.read_text().replace('"aaaaa"', '"mend"') + f'{{"text": "{"m" * 51}"}}\n')  # rows without an answer
+    told = predict(stopped)
+    assert told.startswith(f"Wrote 9 answers to {stopped.output_file}, 4 of them from an earlier run")
+    assert told.endswith("max_seq_length of 50 tokens: 1 of the other 5")
+    expected = ["", "a", "aa", "aaa", "aaaa", "mend", "a" * 6, "a" * 7, "m" * 51]
     assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == expected
     assert not part.exists()
 
@@ -264,7 +266,7 @@ def test_rows_without_an_input_are_reported(
     assert_refused(rf"{name}.*{message}", lambda: list(prediction.read(path)))
 
 
-@pytest.mark.parametrize("name", ["out.csv", "out.TSV", "out.parquet"])
+@pytest.mark.parametrize("name", ["out.csv", "out.TSV", "out.parquet", "out.jsonl.gz", "out.jsonl.zst"])
 def test_an_output_file_with_the_ending_of_another_format_is_refused(name: str):
     assert_refused(rf"--output_file is {name}.*\.jsonl", BatchPredictionOptions, "exports", "in.csv", name)
 
