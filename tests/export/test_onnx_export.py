@@ -69,6 +69,16 @@ def test_documented_program_classifies_without_this_package(
     np.testing.assert_allclose(list(map(json.loads, probabilities)), answers["probabilities"], atol=1e-6)
 
 
+@pytest.mark.parametrize("settings", slow_after(1, [{}, {"doc_stride": 5, "temperature": 0.5}]))
+def test_documented_program_classifies_pairs_without_this_package(settings: dict[str, Any], tmp_path: pathlib.Path):
+    source = make_source(CLASSIFICATION, pair=True, **settings)
+    folder = export(source, tmp_path, ONNX)
+    rows = [(first, second) for first in TEXTS for second in TEXTS]
+    answers = answer_in_python(source, dict(zip(("text", "text_pair"), zip(*rows, strict=True), strict=True)))
+    lines = run_documented_program(folder, 2, '"A film", "to see twice"', [f"{a!r}, {b!r}" for a, b in rows])
+    np.testing.assert_allclose(list(map(json.loads, lines)), answers["probabilities"], atol=1e-6)
+
+
 def test_documented_program_tags_without_this_package(export_kind: Export):
     texts = [TEXTS[0], TEXTS[4], "a [SEP] cat, unaffable"]
     answers = answer_in_python(make_source(TAGGING), {"text": texts})
@@ -76,7 +86,7 @@ def test_documented_program_tags_without_this_package(export_kind: Export):
     starts, ends, tags, probabilities = (
         answers[name][is_word].tolist() for name in ("starts", "ends", "tags", "probabilities")
     )
-    lines = run_documented_program(export_kind(TAGGING, ONNX), 2, '"A film by Agnes Varda"', list(map(repr, texts)))
+    lines = run_documented_program(export_kind(TAGGING, ONNX), 3, '"A film by Agnes Varda"', list(map(repr, texts)))
     found, numbers = zip(*(line.rsplit(" ", 1) for line in lines), strict=True)
     assert list(found) == [f"({start}, {end}) {tag}" for start, end, tag in zip(starts, ends, tags, strict=True)]
     np.testing.assert_allclose(np.array(numbers, float), probabilities, atol=1e-6)
@@ -91,7 +101,7 @@ def test_documented_program_answers_questions_without_this_package(
     rows = [(question, context) for question in ("a cat on the mat in the sun", "dog?") for context in TEXTS]
     answers = answer_in_python(source, dict(zip(("question", "context"), zip(*rows, strict=True), strict=True)))
     example = '"Who came twice?", "She came twice. He did not."'
-    lines = run_documented_program(folder, 3, example, [f"{question!r}, {context!r}" for question, context in rows])
+    lines = run_documented_program(folder, 4, example, [f"{question!r}, {context!r}" for question, context in rows])
     probabilities, _, found = zip(*(line.partition(" ") for line in lines), strict=True)
     assert list(found) == answers["answer"].tolist()
     np.testing.assert_allclose(np.array(probabilities, float), answers["probability"], atol=1e-6)
