@@ -92,7 +92,8 @@ def test_interrupted_run_is_resumed(tail: str, stopped: BatchPredictionOptions, 
     assert len(read_answers(part)) == 4
     with open(part, "a") as file:
         file.write(tail)
-    rows.write_text(rows.read_text().replace('"aaaaa"', '"mend"') + f'{{"text": "{"m" * 51}"}}\n')  # rows without an answer
+    # These rows have no answer.
+    rows.write_text(rows.read_text().replace('"aaaaa"', '"mend"') + json.dumps({"text": "m" * 51}) + "\n")
     told = predict(stopped)
     assert told.startswith(f"Wrote 9 answers to {stopped.output_file}, 4 of them from an earlier run")
     assert told.endswith("max_seq_length of 50 tokens: 1 of the other 5")
