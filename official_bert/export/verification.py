@@ -157,7 +157,8 @@ def compare_scores(
     Raises:
         UserError: If the evaluation file cannot be read, or the score becomes worse than allowed.
     """
-    assert options.eval_file and source.spec
+    assert options.eval_file
+    assert source.spec
     task, examples = read_evaluation_file(source.task_spec, options.eval_file)
     decided = source.spec.select_decision_settings(source.spec.settings)  # such as thresholds
     task.spec = dataclasses.replace(task.spec, **decided)
