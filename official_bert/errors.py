@@ -1,10 +1,19 @@
-"""The exception for errors that the user can fix."""
+"""The exception for errors that the user can fix, and messages of other errors."""
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 _LONGEST, _LAST = 10_000, 2_000  # maximum characters of a message, and of its end, which says what to do
+
+
+def shorten_error(error: Exception) -> str:
+    """Returns the message of an error, without the positions in the graph that TensorFlow's messages contain."""
+    noise = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
+    message = re.sub("{{function_node .*?}} ", "", getattr(error, "message", str(error).strip()))
+    lines = [line.split(" [Op:")[0] for line in message.splitlines() if line and not line.startswith(noise)]
+    return "; ".join(lines) or message
 
 
 class UserError(ValueError):

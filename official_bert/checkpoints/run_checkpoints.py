@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.checkpoints import bundle
-from official_bert.errors import UserError
+from official_bert.errors import UserError, shorten_error
 from official_bert.utils import files
 
 _NAME, STATE_FILE = "ckpt", "checkpoint"
@@ -62,8 +62,8 @@ class RunCheckpoints:
             if bundle.find_damage(path) is not None:
                 self._remove(path)
             raise UserError(
-                f"cannot save step {step} in {self._folder}: {error}; the earlier checkpoints are intact. Free disk "
-                "space and run the same command to resume from the last one."
+                f"cannot save step {step} in {self._folder}: {shorten_error(error)}; the earlier checkpoints are "
+                "intact. Free disk space and run the same command to resume from the last one."
             ) from error
         return path
 

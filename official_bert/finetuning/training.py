@@ -113,10 +113,9 @@ class _Run:
         num_rows = len(self._features)
         self._trainer = Trainer(task.spec, initial_model, options, num_rows, loss_function, strategy)
         self._is_chief = strategy.extended.should_checkpoint
-        evaluation_digests = [data.digest(split) for split in task.eval_splits]
-        digest = data.digest(task.train_split)
+        digest, *evaluation_digests = digests = [data.digest(split) for split in (task.train_split, *task.eval_splits)]
         write_or_compare_options(options, digest, evaluation_digests, is_writer=self._is_chief)
-        self._restore_state()
+        self._restore_state(digests)
         windows = f" in {pluralize(num_rows, 'window')}" if task.spec.reads_windows else ""
         print(
             f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}{windows}, "
@@ -140,8 +139,12 @@ class _Run:
         self._used = (0, 0.0, 0.0)  # this process's tokens, seconds and processor time up to it
         self.best_predictions: dict[str, Any] = {}
 
-    def _restore_state(self) -> None:
-        """Restores the latest state of the run, if there is one, and the number of steps that it has done."""
+    def _restore_state(self, digests: list[str]) -> None:
+        """Restores the latest state of the run, if there is one, and the number of steps that it has done.
+
+        Args:
+            digests: Digests of the training and evaluation data, which all workers must have.
+        """
         folder, trainer = os.path.join(self._options.output_dir, _STATE_FOLDER), self._trainer
         variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
         self._state, self._step = run_checkpoints.RunCheckpoints(folder, variables, keep=1), 0
@@ -155,7 +158,10 @@ class _Run:
             )
         if self._is_chief:
             self._state.remove_unfinished()
-        distribution.check_same_step(self._strategy, self._step, self._options.output_dir)
+        own = ("worker_index", "cache_dir")  # may differ between workers
+        flags = {f"--{name}": value for name, value in self._options.as_dict().items() if name not in own}
+        values = {**flags, "data or vocabulary": digests}
+        distribution.check_same_run(self._strategy, self._step, self._options.output_dir, values)
 
     def _read_scores(self) -> list[float]:
         """Returns the scores of earlier evaluations, which later ones are compared with to choose the best model.

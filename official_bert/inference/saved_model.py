@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the operations of exported models)
 
-from official_bert.errors import UserError
+from official_bert.errors import UserError, shorten_error
 from official_bert.inference import exports
 from official_bert.inference.exports import Columns
 from official_bert.inference.predictor import (
@@ -97,7 +97,7 @@ class SavedModelPredictor(Predictor):
             tensors = {name: tf.constant(value, specs[name].dtype) for name, value in columns.items()}
             outputs = self._functions[signature](**tensors)
         except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:  # The last two: a wrong shape.
-            raise exports.RefusedTextsError(_shorten(getattr(error, "message", str(error).strip()))) from error
+            raise exports.RefusedTextsError(shorten_error(error)) from error
         answers = {name: value.numpy() for name, value in sorted(outputs.items())}
         return {
             name: np.asarray(_decode_texts(values), object) if values.dtype == object else values
@@ -148,10 +148,3 @@ def _read_signature(function: Any) -> Signature:
 
 
 _decode_texts = np.frompyfunc(lambda value: value.decode(errors="replace"), 1, 1)
-
-
-def _shorten(message: str) -> str:
-    """Removes the positions in the graph from TensorFlow's error message."""
-    noise = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
-    lines = [line.split(" [Op:")[0] for line in message.splitlines() if line and not line.startswith(noise)]
-    return "; ".join(lines) or message

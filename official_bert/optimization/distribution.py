@@ -5,12 +5,15 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Sequence
+import textwrap
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from official_bert.errors import UserError
+from official_bert.errors import UserError, shorten_error
 from official_bert.optimization.choices import MIRRORED, MULTI_WORKER, ONE_DEVICE
 
 _TF_CONFIG = "TF_CONFIG"  # environment variable of TensorFlow
@@ -191,23 +194,38 @@ def _worker_mean(strategy: tf.distribute.Strategy) -> Any:
     return tf.function(mean)
 
 
-def check_same_step(strategy: tf.distribute.Strategy, step: float, folder: str) -> None:
-    """Checks that all workers resume at the same step.
+def check_same_run(strategy: tf.distribute.Strategy, step: float, folder: str, values: Mapping[str, Any]) -> None:
+    """Checks that all workers resume at the same step, with equal options and data.
+
+    Workers with other options or data would train different weights, or wait for each other without end.
 
     Args:
         strategy: The distribution strategy.
         step: The step at which this worker resumes.
         folder: Folder of the checkpoints, for the error message.
+        values: What must be equal on all workers: JSON values by the name for the error message. The names must be
+            the same on all workers.
 
     Raises:
-        UserError: If the workers resume at different steps.
+        UserError: If the workers differ.
     """
-    # All steps are equal if and only if the mean of the squares is the square of the mean.
-    mean, mean_of_squares = (mean_over_workers(strategy, float(value)) for value in (step, step**2))
-    if mean_of_squares != mean**2:
+    if not is_multi_worker(strategy):
+        return
+    texts = [json.dumps(value) for value in (step, *values.values())]
+    # Numbers are equal if and only if the mean of their squares is the square of their mean. With 20 bits, the sums are
+    # exact.
+    numbers = np.array([zlib.crc32(text.encode()) >> 12 for text in texts], np.float64)
+    mean, mean_of_squares = (_worker_mean(strategy)(tf.constant(each)).numpy() for each in (numbers, numbers**2))
+    same_step, *same_values = mean_of_squares == mean**2
+    if not same_step:
         raise UserError(
             f"the workers resume at different steps, this one at step {step:,.0f} of {folder}; --output_dir must be a "
             "folder that all workers share"
+        )
+    if different := [name for name, is_same in zip(values, same_values, strict=True) if not is_same]:
+        raise UserError(
+            f"the workers were started with different {', '.join(different)}; start all of them with the same flags, "
+            "except --worker_index, and the same files"
         )
 
 
@@ -219,9 +237,10 @@ def explain_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     except _LOST_WORKER as error:
         if not is_multi_worker(strategy):
             raise
+        reason = textwrap.shorten(shorten_error(error), 200)
         raise UserError(
-            f"another worker stopped or cannot be reached ({str(error).splitlines()[0]}); start all workers again with "
-            "the same command to resume from the last checkpoint"
+            f"another worker stopped or cannot be reached ({reason}); start all workers again with the same command to "
+            "resume from the last checkpoint"
         ) from error
 
 

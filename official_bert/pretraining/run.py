@@ -174,15 +174,18 @@ def restore(run: PretrainingRun) -> None:
     """
     # The order of restoring:
     # 1. The run's own checkpoint comes first, so that the same command starts a run and resumes it.
-    # 2. The workers compare their steps before they read other weights. If reading failed on one worker only, the
-    #    others would wait for it.
+    # 2. The workers compare their steps, options and data before they read other weights. If reading failed on one
+    #    worker only, the others would wait for it.
     # 3. --init_checkpoint.
     # 4. Initial weights computed from token counts of the records.
     # 5. Random weights, which the model has already. They are not evaluated.
     options, pretrainer = run.options, run.pretrainer
     if run.resumed_from:
         _restore_checkpoint(run, run.resumed_from)
-    distribution.check_same_step(run.strategy, pretrainer.step, options.output_dir)
+    flags = {f"--{name}": value for name, value in run.metadata["flags"].items() if name != "worker_index"}
+    data = {"records": run.metadata["records"], "evaluation records": run.metadata["evaluation_data"]}
+    values = {**flags, **data, "configuration or vocabulary": run.model_files}
+    distribution.check_same_run(run.strategy, pretrainer.step, options.output_dir, values)
     if run.resumed_from:
         print(f"resuming from {run.resumed_from}, step {pretrainer.step:,}")
     elif run.initial is not None:

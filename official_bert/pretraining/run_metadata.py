@@ -60,6 +60,9 @@ def collect_run_metadata(
         steps_done: Number of steps before this start.
     """
     before = read_run_metadata(options.output_dir)
+    devices = [device.split("device:")[-1] for device in strategy.extended.worker_devices]  # CPU:0, TPU:7
+    if (workers := strategy.num_replicas_in_sync // len(devices)) > 1:
+        devices = [f"{device} of worker {index}" for index in range(workers) for device in devices]
     training_records = {phase.number: records.training(phase) for phase in phases}
     evaluated = [each for each in (records.held_out, records.general) if each]
     manifests = {id(each): each for of_phase in training_records.values() for each in of_phase.manifests}.values()
@@ -78,7 +81,7 @@ def collect_run_metadata(
             "keras": keras.__version__,
             "python": platform.python_version(),
         },
-        "devices": [device.split("device:")[-1] for device in strategy.extended.worker_devices],  # CPU:0, TPU:7
+        "devices": devices,
         "records": {
             **done.get("records", {}),
             **{str(number): each.identity() for number, each in training_records.items()},

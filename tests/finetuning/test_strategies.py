@@ -221,13 +221,15 @@ def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
     ]  # fmt: skip
     alone = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     launches = [("one", "one_device", alone), *(("two", "multi_worker", each) for each in worker_environments(2))]
+    launches += [(name, "multi_worker", each) for name, each in zip("ab", worker_environments(2), strict=True)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": ROOT}
     processes = []
     for name, strategy, environment in launches:
         flags = [f"--output_dir={tmp_path / name}", f"--distribution_strategy={strategy}"]
         processes.append(subprocess.Popen([*command, *flags], env=environment, **pipes))
     outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    assert [process.returncode for process in processes] == [0, 0, 0, 1, 1], outputs
+    assert all("the workers were started with different --output_dir; " in output for output in outputs[3:])
     one, two = tmp_path / "one", tmp_path / "two"
     for expected, found in zip(*(open_model(str(each)).weights.values() for each in (one, two)), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -6,6 +6,8 @@ import os
 import pytest
 import tensorflow as tf
 
+from official_bert.errors import UserError
+from official_bert.optimization import distribution
 from official_bert.optimization.distribution import get_strategy, set_workers
 from tests.make import assert_refused, refusal
 
@@ -114,3 +116,33 @@ def test_incomplete_or_unordered_slurm_variables_are_rejected(environment):
     assert_refused(order, set_workers, "multi_worker", [], None)
     environment.delenv("SLURM_STEP_NODELIST")
     assert_refused("SLURM's variables: .*; pass --worker_hosts", set_workers, "multi_worker", [], None)
+
+
+@pytest.mark.parametrize(
+    ("step", "changes", "message"),
+    [
+        (10, {}, None),
+        (20, {}, "the workers resume at different steps"),
+        (10, {"--log_steps": 3}, "the workers were started with different --log_steps; "),
+        (10, {"--learning_rate": 1e-4, "records": ["b"]}, "different --learning_rate, records; "),
+    ],
+)
+def test_workers_of_different_runs_are_rejected(step, changes, message, monkeypatch):
+    monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: True)
+    values = {"--learning_rate": 1e-3, "--log_steps": None, "records": ["a"]}
+    sent = []  # by a first worker, in the order of its calls
+    monkeypatch.setattr(distribution, "_worker_mean", lambda strategy: lambda value: sent.append(value) or value)
+    distribution.check_same_run(None, 10, "model", values)
+    monkeypatch.setattr(distribution, "_worker_mean", lambda strategy: lambda value: (value + sent.pop(0)) / 2)
+    if message:
+        assert_refused(message, distribution.check_same_run, None, step, "model", {**values, **changes})
+    else:
+        distribution.check_same_run(None, step, "model", {**values, **changes})
+
+
+def test_the_error_about_a_lost_worker_contains_its_reason(monkeypatch):
+    monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: True)
+    message = "Graph execution error:\n\nDetected at node x defined at (most recent call last):\n\nConnection reset"
+    shown = r"cannot be reached \(Connection reset\); start all workers again"
+    with pytest.raises(UserError, match=shown), distribution.explain_lost_workers(None):
+        raise tf.errors.UnavailableError(None, None, message)

@@ -65,11 +65,12 @@ def test_two_workers_equal_one(record_files, tmp_path, vocab_file):
         rates = ("--log_steps=2", "--learning_rate=1e-3", "--num_warmup_steps=2", f"--num_train_steps={steps}")
         return runs.pretrain_command(record_files, config, folder, f"--vocab_file={vocab_file}", *rates, *flags)
 
-    def launch(steps, passes_flags=True):
+    def launch(steps, passes_flags=True, flags_of_second=()):
         flags = ["--distribution_strategy=multi_worker", "--gradient_accumulation_steps=2"]
         processes = []
         for index, environment in enumerate(environments):
-            whole = command(two, steps, *flags, "--allow_changes=num_train_steps")
+            own_flags = flags_of_second if index else ()
+            whole = command(two, steps, *flags, "--allow_changes=num_train_steps", *own_flags)
             if passes_flags:
                 environment = dict(environment)
                 hosts = json.loads(environment.pop("TF_CONFIG"))["cluster"]["worker"]
@@ -90,8 +91,13 @@ def test_two_workers_equal_one(record_files, tmp_path, vocab_file):
         assert [process.returncode for process in processes] == list(codes), outputs
         return outputs
 
+    # The workers would train different weights.
+    outputs = wait(launch(10, flags_of_second=["--learning_rate=1e-4"]), 1, 1)
+    assert all("the workers were started with different --learning_rate" in output for output in outputs)
+
     # The learning rate depends on the number of steps, so this first run has the full number.
-    wait(launch(10, passes_flags=False), 0, 0)
+    outputs = wait(launch(10, passes_flags=False), 0, 0)
+    assert all(" on CPU:0 of worker 0, CPU:0 of worker 1\n" in output for output in outputs)
     subprocess.run(command(one, 10), cwd=ROOT, capture_output=True, check=True)
     expected, found = (runs.checkpoint(folder, 10) for folder in (one, two))
     names = [name for name in expected if name.startswith("model/")]
