@@ -50,11 +50,14 @@ def load(filepath: Any, model_class: type, expected: str) -> Any:
         expected: Description of that class, for the error message.
 
     Raises:
-        UserError: If the file does not exist, is damaged, was written by another program, or contains another model.
+        UserError: If the file does not exist, is a folder, is damaged, was written by another program, or contains
+            another model.
     """
     path = os.fspath(filepath)
     if not files.exists(path):
         raise UserError(f"{path} does not exist")
+    if files.is_folder(path):
+        raise UserError(f"{path} is a folder; load reads a .keras file. For a folder with weights, use from_checkpoint.")
     try:
         model = keras.models.load_model(files.local_copy(path))
     except UserError:

@@ -4,6 +4,7 @@ import json
 import os
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
@@ -71,7 +72,9 @@ def _query_server(url: str, reference: reference_answers.ReferenceAnswers) -> re
             with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=_TIMEOUT_SECONDS) as reply:
                 answer = json.load(reply)["predictions"][0]
         except urllib.error.HTTPError as error:
-            raise UserError(f"{url} rejects {json.dumps(row)[:200]}: {error.code} {_read_reason(error)}") from error
+            advice = f"; set {TOKEN_VARIABLE} to the token" if error.code == HTTPStatus.UNAUTHORIZED else ""
+            reason = f"{error.code} {_read_reason(error)}{advice}"
+            raise UserError(f"{url} rejects {json.dumps(row)[:200]}: {reason}") from error
         except (OSError, ValueError) as error:  # ValueError: The URL is invalid, or the answer is not JSON.
             raise UserError(
                 f"{url} does not answer: {getattr(error, 'reason', error)}; check that it is the URL of a model, "

@@ -276,3 +276,4 @@ def test_damaged_keras_files_are_reported(tmp_path):
         assert "File not found" not in message, name
         assert "\n" not in message
     assert_refused(f"{tmp_path}/none does not exist", load, str(tmp_path / "none"))
+    assert_refused(f"{tmp_path} is a folder; .* use from_checkpoint", load, str(tmp_path))

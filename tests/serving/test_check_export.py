@@ -54,7 +54,7 @@ def test_check_export_sends_the_token(exported: pathlib.Path, other: pathlib.Pat
         assert_refused(", start is ", check, CheckOptions(str(other)), url)
         assert_refused(r"rejects \{.*: 404 ", check, CheckOptions(str(exported)), f"{client.url}/v1/models/none")
         monkeypatch.delenv(TOKEN_VARIABLE)
-        assert_refused(": 401 ", check, CheckOptions(str(exported)), url)
+        assert_refused(f": 401 .*; set {TOKEN_VARIABLE} to the token$", check, CheckOptions(str(exported)), url)
     assert_refused("does not answer", check, CheckOptions(str(exported)), url)
     assert_refused("also pass --export_dir", check, CheckOptions(), url)
     assert_refused("requires the URL of a server", check, CheckOptions(str(exported)), str(exported))
