@@ -57,7 +57,7 @@ def load(filepath: Any, model_class: type, expected: str) -> Any:
     if not files.exists(path):
         raise UserError(f"{path} does not exist")
     if files.is_folder(path):
-        raise UserError(f"{path} is a folder; load reads a .keras file. For a folder with weights, use from_checkpoint.")
+        raise UserError(f"{path} is a folder; load reads a .keras file. For a folder of weights, use from_checkpoint")
     try:
         model = keras.models.load_model(files.local_copy(path))
     except UserError:
