@@ -128,19 +128,24 @@ def pack(first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, drop_
     }
 
 
-def check_ranges(features: Mapping[str, Any], value_counts: Mapping[str, int]) -> dict[str, Any]:
-    """Adds a check to the graph that each input has only values from 0 to its count minus 1, and returns the inputs.
+def check_features(features: Mapping[str, Any], value_counts: Mapping[str, int], max_length: int) -> dict[str, Any]:
+    """Adds checks of the shapes and values of the model's inputs to the graph, and returns the inputs.
 
-    The check raises InvalidArgumentError. Without it, an id outside of the embedding table would give a vector of zeros
-    in some implementations of the lookup.
+    The checks raise InvalidArgumentError. Without them, an id outside of the embedding table would give a vector of
+    zeros in some implementations of the lookup, and a mask with another length than the ids could give an answer.
 
     Args:
-        features: The model's inputs by name.
-        value_counts: The number of possible values of each input.
+        features: The model's inputs by name. All must have the same shape.
+        value_counts: The number of possible values of each input: 0 to the count minus 1.
+        max_length: The number of positions of the model.
     """
-    checks = []
+    expected = tf.shape(features["input_ids"])
+    length, message = expected[-1], f"the rows of input_ids must have 1 to {max_length} ids; their length is"
+    checks = [tf.debugging.Assert((length >= 1) & (length <= max_length), [message, length])]
     for name, count in value_counts.items():
-        least, most = tf.reduce_min(features[name]), tf.reduce_max(features[name])
+        shape, least, most = tf.shape(features[name]), tf.reduce_min(features[name]), tf.reduce_max(features[name])
+        message = f"{name} and input_ids have different shapes:"
+        checks.append(tf.debugging.Assert(tf.reduce_all(shape == expected), [message, shape, expected]))
         message = f"{name} has values outside of 0 to {count - 1}; its least and greatest are"
         checks.append(tf.debugging.Assert((least >= 0) & (most < count), [message, least, most]))
     with tf.control_dependencies(checks):

@@ -130,7 +130,8 @@ class GraphModel(abc.ABC):
             "input_mask": 2,
             "segment_ids": rows[layer_names.TOKEN_TYPE_EMBEDDINGS],
         }
-        return self.answer_ids(**graph_inputs.check_ranges(features, value_counts))
+        max_length = rows[layer_names.POSITION_EMBEDDINGS]
+        return self.answer_ids(**graph_inputs.check_features(features, value_counts, max_length))
 
     def pack(self, first: TokenSpans, second: TokenSpans | None, drop_empty: bool = False) -> dict[str, Any]:
         """Adds special tokens and padding to texts or pairs and returns the model's inputs.
@@ -150,7 +151,8 @@ class GraphModel(abc.ABC):
             features: input_ids, input_mask and segment_ids of the windows.
             shape: Shape of the logits of one window. Unknown sizes are None.
         """
-        chunks = -tf.math.floordiv(-tf.shape(features["input_ids"])[0], _MAX_WINDOWS_PER_CALL)
+        # Without texts, the logits of a chunk without windows have the right shape.
+        chunks = tf.maximum(1, -tf.math.floordiv(-tf.shape(features["input_ids"])[0], _MAX_WINDOWS_PER_CALL))
 
         def step(number: Any, logits: Any) -> tuple[Any, Any]:
             rows = slice(number * _MAX_WINDOWS_PER_CALL, (number + 1) * _MAX_WINDOWS_PER_CALL)

@@ -78,17 +78,21 @@ def test_signatures_agree_with_each_other(signatures: Any):
         np.testing.assert_array_equal(answers[name], from_ids[name])
 
 
-def test_segments_without_an_embedding_are_rejected(signatures: Any, exported: pathlib.Path):
-    row = {"input_ids": [2, 7, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 7]}
-    message = "segment_ids has values outside of 0 to 1"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        signatures["serving_ids"](**{name: tf.constant([values]) for name, values in row.items()})
-    good = {**row, "segment_ids": [0, 0, 1]}
+def test_ids_that_the_model_cannot_read_are_rejected(signatures: Any, exported: pathlib.Path):
+    good = {"input_ids": [2, 7, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 1]}
     with running({"m": exported.parent}) as (_, client):
-        refused = client.predict("m", {"signature_name": "serving_ids", "instances": [good, row]})
-        answered = client.predict("m", {"signature_name": "serving_ids", "instances": [good]})
-    assert (refused.status, answered.status) == (400, 200)
-    assert message in refused.error
+        for changes, message in (
+            ({"segment_ids": [0, 0, 7]}, "segment_ids has values outside of 0 to 1"),
+            ({"input_mask": [1, 1, 1, 1]}, "input_mask and input_ids have different shapes"),
+            ({name: [1] * 65 for name in good}, "the rows of input_ids must have 1 to 64 ids"),
+        ):
+            row = good | changes
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                signatures["serving_ids"](**{name: tf.constant([values]) for name, values in row.items()})
+            refused = client.predict("m", {"signature_name": "serving_ids", "instances": [row]})
+            assert refused.status == 400
+            assert message in refused.error
+        assert client.predict("m", {"signature_name": "serving_ids", "instances": [good]}).status == 200
 
 
 def find_block(page: str, word: str) -> str:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -30,9 +32,19 @@ def test_texts_that_lost_tokens_are_detected():
     assert graph_inputs.have_lost_tokens((shorter, None), (spans, None)).numpy().tolist() == [True, False]
 
 
-def test_a_value_without_an_embedding_is_refused():
-    features = graph_inputs.check_ranges({"input_ids": tf.constant([[0, 2]])}, {"input_ids": 3})
-    np.testing.assert_array_equal(features["input_ids"], [[0, 2]])
-    for value in (-1, 3):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="input_ids has values outside of 0 to 2"):
-            graph_inputs.check_ranges({"input_ids": tf.constant([[0, value]])}, {"input_ids": 3})
+@pytest.mark.parametrize(("ids", "mask", "message"), [
+    ([[0, -1]], [[1, 1]], "input_ids has values outside of 0 to 2"),
+    ([[0, 3]], [[1, 1]], "input_ids has values outside of 0 to 2"),
+    ([[0, 2]], [[1, 1, 1]], "input_mask and input_ids have different shapes"),
+    ([[0, 2], [0, 2]], [[1, 1]], "input_mask and input_ids have different shapes"),
+    ([[0, 2, 1]], [[1, 1, 1]], "must have 1 to 2 ids"),
+    ([[]], [[]], "must have 1 to 2 ids"),
+])  # fmt: skip
+def test_ids_that_the_model_cannot_read_are_refused(ids: list[list[int]], mask: list[list[int]], message: str):
+    def check(ids: list[list[int]], mask: list[list[int]]) -> dict[str, Any]:
+        features = {"input_ids": tf.constant(ids, tf.int32), "input_mask": tf.constant(mask, tf.int32)}
+        return graph_inputs.check_features(features, {"input_ids": 3, "input_mask": 2}, max_length=2)
+
+    np.testing.assert_array_equal(check([[0, 2]], [[1, 1]])["input_ids"], [[0, 2]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        check(ids, mask)
