@@ -41,6 +41,10 @@ def test_run_classifier_writes_the_originals_files(tmp_path: pathlib.Path):
     table = (output / "predictions_test.tsv").read_text().splitlines()[1:]
     assert results == [row.split("\t", 3)[3] for row in table]
     assert [sum(map(float, row.split("\t"))) for row in results] == pytest.approx([1.0, 1.0], abs=1e-6)
+    # The original's command for predictions names the configuration together with the trained classifier.
+    (output / "test_results.tsv").unlink()
+    flags = f"--task_name=MRPC --data_dir={tmp_path} --do_predict=true --init_checkpoint={output}"
+    assert (run(RUN_CLASSIFIER, tmp_path, flags) / "test_results.tsv").read_text().splitlines() == results
 
 
 def test_a_missing_test_file_is_reported_before_training(tmp_path: pathlib.Path):

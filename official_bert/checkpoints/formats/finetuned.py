@@ -238,8 +238,9 @@ def read(folder: str, overrides: LoadOverrides) -> LoadedModel:
     """
     if overrides.optimizer:
         raise UserError(f"{folder} holds a fine-tuned model, which contains no optimizer state; remove --optimizer")
-    if overrides.bert_config_file:
-        raise UserError(f"--bert_config_file is for checkpoints without a configuration; {folder} has its own")
+    own, given = os.path.join(folder, CONFIG_FILE), overrides.bert_config_file
+    if given and BertConfig.from_json_file(given) != BertConfig.from_json_file(own):
+        raise UserError(f"--bert_config_file={given} differs from {own}, which the model was trained with; remove it")
     task_spec = read_task_spec(folder)
     assert task_spec is not None
     described = read_model_files(folder, overrides)  # compares checksums, also of the weights
