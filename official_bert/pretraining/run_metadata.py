@@ -17,6 +17,7 @@ from official_bert.pretraining.options import RECORDS, Phase, PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.runs import run_file
+from official_bert.utils.counting import pluralize
 from official_bert.version import __version__
 
 RUN_FILE = "run.json"
@@ -103,6 +104,27 @@ def command_line() -> str:
     return shlex.join([*words, *arguments])
 
 
+def describe_file_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Describes how the record files of this start differ from those of an earlier start.
+
+    Args:
+        before: The results of RecordFiles.identity() by number of the phase, at the earlier start.
+        now: The same for this start.
+    """
+    details = []
+    for number, files in now.items():
+        old, new = ({each["file"]: each for each in some} for some in (before.get(number, files), files))
+        details += [f"{name} is missing" for name in old if name not in new]
+        details += [f"{name} was not there" for name in new if name not in old]
+        for name in old.keys() & new.keys():
+            if old[name]["sha256"] and not new[name]["sha256"]:
+                details.append(f"{name} is not in a manifest")
+            elif old[name] != new[name]:
+                details.append(f"{name} has other contents")
+    more = f", and {pluralize(len(details) - 3, 'other change')}" if len(details) > 3 else ""
+    return ", ".join(sorted(details)[:3]) + more or "the files have another order"
+
+
 def check_resume_compatibility(
     options: PretrainingOptions, config: BertConfig, records: Mapping[int, RecordFiles]
 ) -> run_file.Changes:
@@ -139,7 +161,7 @@ def check_resume_compatibility(
         refused,
         f"Pass the same options and records, pass --allow_changes={','.join(changes)} to resume with the changes"
         f"{reason}, or pass another --output_dir.",
-        CHANGE_DESCRIPTIONS,
+        {RECORDS: f"the records differ ({describe_file_changes(before.get('records', {}), identities)})"},
     )
     for name, change in changes.items():
         print(f"changed since the earlier start: {run_file.describe_changes({name: change}, CHANGE_DESCRIPTIONS)}")

@@ -18,7 +18,7 @@ from data_gen.options import RecordOptions
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
 from official_bert.pretraining.run import pretrain
-from official_bert.pretraining.run_metadata import check_resume_compatibility
+from official_bert.pretraining.run_metadata import check_resume_compatibility, describe_file_changes
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
 from tests.conftest import ROOT, WORDS
@@ -82,6 +82,21 @@ def test_two_phases_can_be_resumed_around_their_boundary(make_options, longer_fi
         assert runs.log_values(again) == runs.log_values(straight)
 
 
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("a1 b2", "the files have another order"),
+        ("b- a3", "a has other contents, b is not in a manifest"),
+        ("c1 d1 e1", "a is missing, b is missing, c was not there, and 2 other changes"),
+    ],
+)
+def test_the_record_files_that_differ_are_named(now, expected):
+    def make_identities(files):
+        return {"1": [{"file": name, "sha256": None if sha == "-" else sha} for name, sha in files.split()]}
+
+    assert describe_file_changes({**make_identities("b2 a1"), "2": []}, make_identities(now)) == expected
+
+
 @pytest.mark.slow
 def test_changed_options_are_rejected_without_allow_changes(make_options, record_files, finished_run, capsys):
     def refuse(pattern, **changes):
@@ -90,7 +105,11 @@ def test_changed_options_are_rejected_without_allow_changes(make_options, record
     both = "--learning_rate was 0.01 and is 0.1; --train_batch_size was 8 and is 4"
     refuse(f"{both}.*--allow_changes=learning_rate,train_batch_size ", train_batch_size=4, learning_rate=0.1)
     longer = {"num_train_steps": 25, "allow_changes": ["num_train_steps"]}
-    refuse("the records differ.*--allow_changes=num_train_steps,data", input_file=record_files[:1], **longer)
+    refuse(
+        r"the records differ \(\S+ is missing\).*--allow_changes=num_train_steps,data",
+        input_file=record_files[:1],
+        **longer,
+    )
     allowed = {"num_train_steps": 25, "train_batch_size": 4}
     pretrain(make_options(**allowed, allow_changes=list(allowed)))
     assert "--train_batch_size was 8 and is 4" in capsys.readouterr().out
