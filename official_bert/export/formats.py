@@ -8,6 +8,7 @@ TensorFlow Serving expects. All folders appear together, after every format has 
 import contextlib
 import os
 
+from official_bert.errors import UserError
 from official_bert.export import litert, onnx_export, saved_model
 from official_bert.export.options import LITERT, ONNX, SAVED_MODEL, ExportOptions
 from official_bert.export.source import ExportSource, read_source
@@ -53,6 +54,8 @@ def _get_output_folder(options: ExportOptions, name: str) -> str:
     parent = os.path.join(options.export_dir, name) if len({*options.format}) > 1 else options.export_dir
     if name == LITERT:
         return parent
+    if exports.find_graph(parent):
+        raise UserError(f"--export_dir={parent} is a version of an export; pass the folder that contains it.")
     return os.path.join(parent, str(options.version or next_version(parent)))
 
 

@@ -159,7 +159,8 @@ class _Reader:
         self.inputs, self.options, self.in_rows = signature.inputs, options, in_rows
         self.only_input = next(iter(self.inputs)) if len(self.inputs) == 1 else None
         self.is_foreign = not metadata
-        self.table = metadata.get("table") or {}
+        takes_text = all(spec.dtype == STRING for spec in self.inputs.values())
+        self.table = metadata.get("table") or {} if takes_text else {}
         self.trained_columns = list_trained_columns(self.table)
         self._rows: list[Any] = []  # as received, for error messages
 

@@ -81,6 +81,8 @@ def test_versions_are_numbered_and_never_overwritten(options: ExportOptions):
     assert formats.next_version(options.export_dir) == 12
     again = dataclasses.replace(options, version=11)
     assert "11 already exists" in refusal(formats.write, make_source(CLASSIFICATION), again)
+    version = dataclasses.replace(options, export_dir=str(folder / "11"))
+    assert "11 is a version of an export" in refusal(formats.write, make_source(CLASSIFICATION), version)
 
 
 @pytest.mark.parametrize(("kind", "settings", "options", "fragments"), [

@@ -119,6 +119,13 @@ def test_a_missing_column_is_named(request_: dict, message: str):
         read_pair(request_, {"text_column": "title,body", "text_pair_column": "claim"})
 
 
+def test_a_missing_input_of_a_signature_without_texts_is_named():
+    signatures = {"serving_ids": Signature({"input_ids": Tensor("int32", (None, None))}, {})}
+    request = {"signature_name": "serving_ids", "instances": [{"ids": [1]}]}
+    with pytest.raises(RequestError, match=r"instances\[0\] lacks input_ids; expected an object with input_ids$"):
+        parse(json.dumps(request).encode(), signatures, OPTIONS, {"table": {"text_column": "title"}})
+
+
 @pytest.mark.parametrize(
     "request_", [{"instances": [{"text": "a", "context": "b"}]}, {"inputs": {"text": ["a"], "context": ["b"]}}]
 )
