@@ -54,8 +54,8 @@ def adapt(init: str, input_file: str | Sequence[str], output_dir: str, **options
     """
     options |= {"init": init, "input_file": input_file, "output_dir": output_dir}
     for name in ("input_file", "general_file", "exclude_texts"):
-        if name in options:
-            options[name] = [options[name]] if isinstance(options[name], str) else list(options[name])
+        value = options.get(name) or []
+        options[name] = [value] if isinstance(value, str) else list(value)
     if run(AdaptationOptions(**options)):
         raise KeyboardInterrupt(f"stopped; repeat the call to resume in {output_dir}")
     return Adaptation.read(output_dir)

@@ -170,6 +170,16 @@ def test_wrong_options_are_rejected_in_one_line_and_leave_no_files(changes, part
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize(("value", "expected"), [("a", ["a"]), (("a", "b"), ["a", "b"]), (None, [])])
+def test_files_may_be_one_name_several_or_none(value, expected, monkeypatch):
+    calls = []
+    monkeypatch.setattr(adapting, "run", lambda options: calls.append(options) or 130)
+    with pytest.raises(KeyboardInterrupt):
+        official_bert.adapt("model", "text.txt", "folder", general_file=value, exclude_texts=value)
+    (options,) = calls
+    assert [options.input_file, options.general_file, options.exclude_texts] == [["text.txt"], expected, expected]
+
+
 def test_a_folder_with_other_files_is_refused(source, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "ckpt-1.index").touch()
