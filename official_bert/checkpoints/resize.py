@@ -82,7 +82,7 @@ def add_tokens_from_file(checkpoint: LoadedModel, path: str, rows: str) -> tuple
     Raises:
         UserError: If the file contains no token, or a token cannot be added.
     """
-    tokens = [line.strip() for line in files.read_text(path).split("\n") if line.strip()]
+    tokens = [line.strip() for line in files.read_text(path).splitlines() if line.strip()]
     if not tokens:
         raise UserError(f"{path} contains no words; write one word or token per line")
     try:

@@ -52,7 +52,7 @@ def test_new_tokens_are_initialized_with_the_mean_of_their_pieces(tiny_config: B
 def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig, tmp_path: pathlib.Path):
     before = sample(tiny_config)
     tf1.write(before, str(tmp_path / "google"))
-    (tmp_path / "new.txt").write_text("[E1]\ndogs\n<user>\n日\n", encoding="utf-8")
+    (tmp_path / "new.txt").write_text("[E1]\r\ndogs\r<user>\n日\n", encoding="utf-8")
     lines = convert(tmp_path / "google", tmp_path / "out", new_tokens_file=str(tmp_path / "new.txt"), to_format="tf1")
     assert any("4 tokens in new rows" in line and "were [UNK]: [E1], 日" in line for line in lines)
     after = open_model(str(tmp_path / "out"))
