@@ -85,7 +85,7 @@ def make_predictor(loaded: ModelAndTokenizer, top_k: int) -> KerasPredictor:
         return outputs["masked_lm_logits"] if isinstance(outputs, dict) else outputs
 
     compute = functools.partial(compute_outputs, forward, max_seq_length=max_seq_length)
-    spec = _FillMaskSpec(tokenizer=loaded.tokenizer, top_k=top_k)
+    spec = _FillMaskSpec(tokenizer=loaded.tokenizer, top_k=int(top_k))
     return KerasPredictor(spec, loaded.tokenizer, max_seq_length, compute)
 
 
