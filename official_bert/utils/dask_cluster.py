@@ -67,8 +67,8 @@ class Cluster:
         address: The scheduler's address, such as tcp://HOST:8786.
 
     Raises:
-        UserError: On entry, if no scheduler answers, if it has no workers, or if a worker has a different version of
-            this package.
+        UserError: On entry, if no scheduler answers, if it has no workers, or if the scheduler or a worker has a
+            different version of this package.
     """
 
     def __init__(self, address: str) -> None:
@@ -93,27 +93,32 @@ class Cluster:
                     f"The scheduler at {self._address} has had no workers for {_WORKER_TIMEOUT} s. Start some: dask "
                     f"worker {self._address} --nthreads=1"
                 ) from error
-            self._check_workers()
+            self._check_versions()
             opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close(timeout=2)
 
-    def _check_workers(self) -> None:
-        def identity() -> str:  # Dask sends nested functions by value, so workers without the package can run it.
+    def _check_versions(self) -> None:
+        def identity() -> str:  # Dask sends nested functions by value, so processes without the package can run it.
             from official_bert.utils.dask_cluster import code_identity
 
             return code_identity()
 
-        for worker, found in self._client.run(identity, on_error="return").items():
+        try:
+            scheduler = self._client.run_on_scheduler(identity)  # it unpickles the functions that workers run
+        except Exception as error:
+            scheduler = error
+        answers = {f"worker {worker}": found for worker, found in self._client.run(identity, on_error="return").items()}
+        for process, found in {"scheduler": scheduler, **answers}.items():
             if isinstance(found, ImportError):
                 raise UserError(
-                    f"The worker {worker} cannot import this package ({found}). Install {code_identity()} there."
+                    f"The {process} cannot import this package ({found}). Install {code_identity()} there."
                 ) from found
             if isinstance(found, Exception):
-                raise UserError(f"Could not check the package version of the worker {worker}: {found!r}") from found
-            _check_identity(found, code_identity(), worker)
+                raise UserError(f"Could not check the package version of the {process}: {found!r}") from found
+            _check_identity(found, code_identity(), process)
 
     def run_tasks(
         self,
@@ -197,15 +202,15 @@ def run_task(identity: str, function: Callable[..., Any], *arguments: Any) -> An
     Raises:
         UserError: If the worker's code differs.
     """
-    _check_identity(code_identity(), identity, f"on {os.uname().nodename}")
+    _check_identity(code_identity(), identity, f"worker on {os.uname().nodename}")
     return function(*arguments)
 
 
-def _check_identity(actual: str, expected: str, worker: str) -> None:
+def _check_identity(actual: str, expected: str, process: str) -> None:
     if actual != expected:
         raise UserError(
-            f"The worker {worker} has {actual}, but the command has {expected}. Install the same version on all "
-            "machines and restart the workers."
+            f"The {process} has {actual}, but the command has {expected}. Install the same version on all machines and "
+            "restart the scheduler and the workers."
         )
 
 

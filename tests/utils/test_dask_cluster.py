@@ -31,20 +31,29 @@ def test_a_missing_scheduler_is_reported_in_one_line(monkeypatch: pytest.MonkeyP
     (ModuleNotFoundError("No module named 'official_bert'"), "cannot import this package"),
     (OSError("too many open files"), ".*too many open files"),
 ])  # fmt: skip
-def test_a_worker_with_a_different_version_is_reported_before_the_first_task(answer: object, words: str):
+def test_a_process_with_a_different_version_is_reported_before_the_first_task(answer: object, words: str):
     class Client:
-        def __init__(self, *answers: object) -> None:
+        def __init__(self, scheduler: object, *answers: object) -> None:
+            self._scheduler = scheduler
             self._answers = {f"tcp://worker{number}:1": answer for number, answer in enumerate(answers)}
 
         def run(self, function: object, on_error: str) -> dict[str, object]:
             assert (callable(function), on_error) == (True, "return")
             return self._answers
 
+        def run_on_scheduler(self, function: object) -> object:
+            if isinstance(self._scheduler, Exception):
+                raise self._scheduler
+            return self._scheduler
+
     cluster = dask_cluster.Cluster(ADDRESS)
-    cluster._client = Client(dask_cluster.code_identity())
-    cluster._check_workers()
-    cluster._client = Client(dask_cluster.code_identity(), answer)
-    assert_refused(f"tcp://worker1:1.*{words}", cluster._check_workers)
+    same = dask_cluster.code_identity()
+    cluster._client = Client(same, same)
+    cluster._check_versions()
+    cluster._client = Client(same, same, answer)
+    assert_refused(f"tcp://worker1:1.*{words}", cluster._check_versions)
+    cluster._client = Client(answer, same)
+    assert_refused(f"[Tt]he scheduler.*{words}", cluster._check_versions)
 
 
 def test_a_worker_that_joins_later_is_checked_by_its_first_task():
