@@ -112,7 +112,7 @@ def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None
 
     Raises:
         UserError: If hosts and index are inconsistent, contradict TF_CONFIG or are passed for another strategy, or
-            SLURM's variables are unusable.
+            SLURM's variables or TF_CONFIG are unusable.
     """
     if name != MULTI_WORKER:
         if worker_hosts or worker_index is not None:
@@ -126,11 +126,34 @@ def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None
     elif before is None and os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         hosts, index = _read_slurm_workers()
     else:
+        _check_tf_config(before or "{}")
         return
     config = json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
     if before not in (None, config):
         raise UserError(f"--worker_hosts contradicts the environment variable {_TF_CONFIG}; remove one of them")
     os.environ[_TF_CONFIG] = config
+
+
+def _check_tf_config(text: str) -> None:
+    """Checks the value of TF_CONFIG. Prints a warning if it contains no cluster, so that this process trains alone."""
+    try:
+        config = json.loads(text)
+        workers, task = config.get("cluster"), config.get("task", {})
+        is_valid = not workers or 0 <= int(task["index"]) < len(workers[task["type"]])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise UserError(
+            f"the environment variable {_TF_CONFIG} is {text}; expected JSON such as "
+            '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}. Correct '
+            "it, or remove it and pass --worker_hosts."
+        )
+    if not workers:
+        print(
+            f"warning: neither --worker_hosts nor {_TF_CONFIG} nor SLURM lists several workers, so this process trains "
+            "alone",
+            flush=True,
+        )
 
 
 def _check_workers(hosts: Sequence[str], index: int | None) -> tuple[list[str], int]:

@@ -77,6 +77,27 @@ def test_invalid_strategies_and_workers_are_rejected(name, hosts, index, message
     assert "TF_CONFIG" not in os.environ
 
 
+_ONE_WORKER = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "%s", "index": %s}}'
+_INVALID = ["{bad", "[]", _ONE_WORKER % ("worker", 1), _ONE_WORKER % ("worker", '"x"'), _ONE_WORKER % ("evaluator", 0)]
+
+
+@pytest.mark.parametrize("value", _INVALID)
+def test_an_invalid_tf_config_is_rejected(environment, value):
+    environment.setenv("TF_CONFIG", value)
+    assert refusal(set_workers, "multi_worker", [], None).startswith(f"the environment variable TF_CONFIG is {value};")
+
+
+@pytest.mark.parametrize("value", [None, "{}"])
+def test_a_single_worker_is_warned_about(environment, capsys, value):
+    if value:
+        environment.setenv("TF_CONFIG", value)
+    set_workers("multi_worker", [], None)
+    assert "this process trains alone" in capsys.readouterr().out
+    environment.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}')
+    set_workers("multi_worker", [], None)
+    assert not capsys.readouterr().out
+
+
 def set_slurm(environment, nodes, per_node, tasks, task, here):
     """Sets the variables that SLURM sets for the tasks of a step."""
     variables = {"STEP_NODELIST": nodes, "STEP_TASKS_PER_NODE": per_node, "STEP_NUM_TASKS": tasks, "PROCID": task}
