@@ -85,9 +85,10 @@ def parse(
     unknown = message.keys() - {"signature_name", "instances", "inputs"}
     if unknown:
         refuse(f"unknown key {_format_value(min(unknown))}; the keys are instances or inputs, and signature_name")
-    name = message.get("signature_name", DEFAULT_SIGNATURE)
+    name = message.get("signature_name", "")
     if not isinstance(name, str):
         refuse(f"signature_name is {_format_value(name)}; expected a string")
+    name = name or DEFAULT_SIGNATURE
     if name not in signatures:
         refuse(f"the model has no signature {_format_value(name)}; it has {', '.join(signatures)}")
     if not signatures[name].takes_rows:

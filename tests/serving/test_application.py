@@ -52,8 +52,8 @@ NAMES = {
     ("length", {"instances": ["abcd", {"text": "x" * 80}]}, {"predictions": [
         {"label": "short", "probability": 0.96, "labels": ["short", "long"], "probabilities": [0.96, 0.04],
          "is_truncated": False}, LONG_ANSWER | {"is_truncated": False}]}),
-    *(("length", {"inputs": inputs, "signature_name": "serving_default"}, {"outputs": {"probability": [0.96, 0.98]}})
-      for inputs in (["abcd", "ab"], {"text": ["abcd", "ab"]})),
+    *(("length", {"inputs": inputs, "signature_name": name}, {"outputs": {"probability": [0.96, 0.98]}})
+      for inputs, name in ((["abcd", "ab"], "serving_default"), ({"text": ["abcd", "ab"]}, ""))),
     ("pair", {"inputs": {"text": ["ab"], "text_pair": ["abc"]}}, {"outputs": {"probabilities": [[0.02, 0.03]]}}),
     # A signature with one output answers without its name.
     ("size", {"instances": ["ab"]}, {"predictions": [1002.0]}),
