@@ -11,7 +11,7 @@ T tokens of all windows, S sequence length, C tags
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -126,10 +126,10 @@ class TaggingSpec(KindSpec):
         input_adapters.check_same_length(len(rows), tag_rows, "y")
         sentences = []
         for number, (row, tag_row) in enumerate(zip(rows, tag_rows, strict=True)):
-            words = tuple(input_adapters.to_texts(_split_at_spaces(row, f"x[{number}]"), f"x[{number}]"))
+            words = tuple(_split_at_spaces(row, f"x[{number}]", input_adapters.to_texts))
             tags = None
             if y is not None:
-                names = _split_at_spaces(tag_row, f"y[{number}]")
+                names = _split_at_spaces(tag_row, f"y[{number}]", input_adapters.to_list)
                 if len(names) != len(words):
                     raise UserError(f"x[{number}] has {len(words)} words and y[{number}] {len(names)} tags")
                 numbers = class_labels.class_numbers(names, self.labels, f"y[{number}]")
@@ -275,10 +275,9 @@ class TaggingSpec(KindSpec):
         ]
 
 
-def _split_at_spaces(row: Any, name: str) -> list[Any]:
+def _split_at_spaces(row: Any, name: str, to_elements: Callable[[Any, str], list[Any]]) -> list[Any]:
     """Splits a text at white space. Returns the elements of any other row, such as a list of words."""
-    is_text = isinstance(row, str | bytes)
-    return input_adapters.to_text(row, name).split() if is_text else input_adapters.to_list(row, name)
+    return input_adapters.to_text(row, name).split() if isinstance(row, str | bytes) else to_elements(row, name)
 
 
 def split_text(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
