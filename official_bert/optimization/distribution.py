@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError, shorten_error
 from official_bert.optimization.choices import MIRRORED, MULTI_WORKER, ONE_DEVICE
+from official_bert.utils.signals import default_signals
 
 _TF_CONFIG = "TF_CONFIG"  # environment variable of TensorFlow
 _NO_TPU_KERNELS = (
@@ -76,7 +77,15 @@ def _make_mirrored() -> tf.distribute.Strategy:
 
 @functools.cache
 def _make_multi_worker() -> tf.distribute.Strategy:
-    return tf.distribute.MultiWorkerMirroredStrategy()
+    cluster = json.loads(os.environ.get(_TF_CONFIG) or "{}").get("cluster") or {}
+    if (workers := sum(map(len, cluster.values()))) > 1:
+        print(f"connecting {workers:,} workers", flush=True)  # TensorFlow waits for the others without a message.
+    try:
+        with default_signals():
+            return tf.distribute.MultiWorkerMirroredStrategy()
+    except _LOST_WORKER as error:
+        reason = textwrap.shorten(shorten_error(error), 200)
+        raise UserError(f"cannot connect the {workers:,} workers ({reason}); start all of them") from error
 
 
 @functools.cache

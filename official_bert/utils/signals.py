@@ -86,6 +86,23 @@ def print_if_stopped(hint: str) -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
+@contextlib.contextmanager
+def default_signals() -> Iterator[None]:
+    """Lets SIGTERM and Ctrl-C end the process directly within this context, and restores their handlers afterwards.
+
+    While C code blocks, Python's handlers do not run. A handler of SIGTERM that C code installs within the context, as
+    TensorFlow's runtime for several workers does, is replaced at the end. Outside the main thread, there is no effect.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [each for each in (signal.SIGTERM, signal.SIGINT) if is_main and signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
 def check_interrupted() -> None:
     """Raises KeyboardInterrupt if other code swallowed an earlier one, because results since then may be wrong."""
     if _is_interrupted:
