@@ -41,7 +41,7 @@ def describe(statistics: Mapping[str, int], dupe_factor: int) -> str:
         predicted = f"{100 * statistics['predictions'] / statistics['maskable']:.1f} % of the tokens of text"
     excluded = ""
     if "text_excluded" in statistics:
-        excluded = f", {statistics['text_excluded']:,} others left out because of --exclude_texts"
+        excluded = f", {statistics['text_excluded']:,} more left out because of --exclude_texts"
     random_next = statistics["random_next"]
     warning = ""
     if random_next > _MAX_RANDOM_SHARE * instances:

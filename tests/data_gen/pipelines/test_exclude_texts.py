@@ -30,7 +30,7 @@ def test_records_contain_only_the_remaining_documents(algorithm, corpus, tmp_pat
     summary = make("all", documents, exclude_texts=[str(excluding)])
     assert contents(tmp_path / "all", "*.tfrecord") == contents(tmp_path / "others", "*.tfrecord")
     assert summary["text_excluded"] == len(documents) - len(others)
-    assert f"{summary['text_excluded']} others left out because of --exclude_texts" in describe(summary, 2)
+    assert f"{summary['text_excluded']} more left out because of --exclude_texts" in describe(summary, 2)
     described = json.loads((tmp_path / "all" / "out.manifest.json").read_text())
     digest = files.sha256(str(excluding))
     assert described["source"]["flags"]["exclude_texts"] == [{"file": "dev.csv", "sha256": digest}]
