@@ -402,24 +402,34 @@ def to_external(weights: Mapping[str, Array], config: BertConfig, naming: Naming
     return {str(names[name]): naming.to_stored(name, value, config) for name, value in weights.items()}
 
 
-def find_misfits(model: "keras.Model", weights: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the variables of a model that have no weight of the same path and shape: the reason for each, by path.
+@dataclasses.dataclass(frozen=True)
+class AssignedWeights:
+    """Which variables of a model have a weight of the same path and shape.
 
-    Args:
-        model: Any Keras model.
-        weights: Arrays or Keras variables, by variable path.
+    Attributes:
+        loaded: The paths of variables that have such a weight.
+        missing: For each other variable, by path, the reason: the weight is missing or has another shape.
+        unused: The names of weights for which the model has no variable.
     """
-    misfits = {}
-    for variable in model.weights:
-        path = variable.path
+
+    loaded: list[str]
+    missing: dict[str, str]
+    unused: list[str]
+
+
+def compare_weights(model: "keras.Model", weights: Mapping[str, Any]) -> AssignedWeights:
+    """Compares weights, which are arrays by variable path, with the variables of a model. Nothing is assigned."""
+    missing, variables = {}, {variable.path: variable for variable in model.weights}
+    for path, variable in variables.items():
         if path not in weights:
-            misfits[path] = f"{path} is missing"
+            missing[path] = f"{path} is missing"
         elif tuple(weights[path].shape) != tuple(variable.shape):
-            misfits[path] = f"{path} has shape {list(weights[path].shape)}; expected {list(variable.shape)}"
-    return misfits
+            missing[path] = f"{path} has shape {list(weights[path].shape)}; expected {list(variable.shape)}"
+    loaded = [path for path in variables if path not in missing]
+    return AssignedWeights(loaded, missing, [name for name in weights if name not in variables])
 
 
-def assign_weights(model: "keras.Model", weights: Mapping[str, Any], allow_missing: bool = False) -> None:
+def assign_weights(model: "keras.Model", weights: Mapping[str, Any], allow_missing: bool = False) -> AssignedWeights:
     """Assigns weights to the variables of a model that have the same path.
 
     The states of random number generators are not weights and keep their values.
@@ -429,13 +439,17 @@ def assign_weights(model: "keras.Model", weights: Mapping[str, Any], allow_missi
         weights: Arrays or Keras variables, by variable path.
         allow_missing: Whether a variable without a weight of its shape keeps its value. If false, this is an error.
 
+    Returns:
+        The paths of the variables that were assigned or not, and of the unused weights.
+
     Raises:
         UserError: If a variable has no weight of its shape and `allow_missing` is false. In this case nothing is
             assigned.
     """
-    misfits = find_misfits(model, weights)
-    if misfits and not allow_missing:
-        raise UserError(f"the weights do not fit {model.name}: {'; '.join(misfits.values())}")
+    result = compare_weights(model, weights)
+    if result.missing and not allow_missing:
+        raise UserError(f"the weights do not fit {model.name}: {'; '.join(result.missing.values())}")
     for variable in model.weights:
-        if variable.path not in misfits:
+        if variable.path not in result.missing:
             variable.assign(weights[variable.path])
+    return result

@@ -7,7 +7,7 @@ import keras
 
 from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, LoadedModel, find_part
 from official_bert.checkpoints.run_checkpoints import get_stored_name
-from official_bert.checkpoints.tensors import allow_hint, assign_weights, find_misfits, is_allowed
+from official_bert.checkpoints.tensors import allow_hint, assign_weights, compare_weights, is_allowed
 from official_bert.checkpoints.vocabulary import find_vocabulary_difference
 from official_bert.data import manifest
 from official_bert.errors import UserError
@@ -94,11 +94,10 @@ def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequ
     Raises:
         UserError: If other weights are missing, unused or have another shape. In this case nothing is assigned.
     """
-    missing, paths = find_misfits(model, initial.weights), [variable.path for variable in model.weights]
-    unused = [name for name in initial.weights if name not in paths]
+    result = compare_weights(model, initial.weights)
     new_heads = [part for part in PARTS if part in PRETRAINING - {ENCODER} and part not in initial.parts]
     expected = {*PARTS} - PRETRAINING | {*new_heads}
-    problems = missing | {name: f"{name} is unused" for name in unused}
+    problems = result.missing | {name: f"{name} is unused" for name in result.unused}
     wrong = {
         name: each for name, each in problems.items() if find_part(name) not in expected and not is_allowed(name, allow)
     }
@@ -111,13 +110,13 @@ def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequ
     names = {path: name for name, path in inventory.loaded.items()} if inventory else {}
     num_others = sum(map(len, inventory.left_behind.values())) if inventory else 0
     lines = []
-    for path in (each for each in paths if each not in missing):
+    for path in result.loaded:
         name = names.get(path, path)
         lines.append(f"  loaded   {path}" + (f" from {name}" if name not in (path, get_stored_name(path)) else ""))
-    lines += [f"  missing  {problem}; it keeps its random values" for problem in missing.values()]
-    lines += [f"  unused   {name}" for name in unused]
+    lines += [f"  missing  {problem}; it keeps its random values" for problem in result.missing.values()]
+    lines += [f"  unused   {name}" for name in result.unused]
     lines.append(
-        f"{len(paths) - len(missing)} tensors loaded, {len(missing)} missing, {len(unused)} unused; "
+        f"{len(result.loaded)} tensors loaded, {len(result.missing)} missing, {len(result.unused)} unused; "
         f"{num_others} other tensors in the file, such as the optimizer's state"
     )
     if new_heads:
