@@ -201,13 +201,12 @@ def _table_rows(
     has_longer_rows: bool,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     blank: list[int] = []
-    skipped: list[int] = []  # blank lines before other lines
+    last = 0  # the last line that is not blank
     for line, values in _csv_values(path, bad_rows) if extension == ".csv" else _tsv_values(path, bad_rows):
         if not values:
             blank.append(line)
             continue
-        skipped += blank
-        blank.clear()
+        last = line
         if line == 1 and re.fullmatch("sep=.?", "".join(values)):
             setting = ("," if extension == ".csv" else "\t").join(values)
             raise UserError(f"{path}, line 1: {setting!r} is a setting for Excel, not column names; remove this line")
@@ -233,6 +232,7 @@ def _table_rows(
             bad_rows.add(path, line, problem)
     if columns is None:
         raise UserError(f"{path} is empty; expected a header with the column names")
+    skipped = [line for line in blank if line < last]
     if skipped and not bad_rows.silent:
         print(f"note: {path} has blank lines, which are skipped (number: {len(skipped):,}, first: line {skipped[0]})")
 
