@@ -243,10 +243,10 @@ def check_same_run(strategy: tf.distribute.Strategy, step: float, folder: str, v
     """
     if not is_multi_worker(strategy):
         return
-    texts = [json.dumps(value) for value in (step, *values.values())]
     # Numbers are equal if and only if the mean of their squares is the square of their mean. With 20 bits, the sums are
     # exact.
-    numbers = np.array([zlib.crc32(text.encode()) >> 12 for text in texts], np.float64)
+    checksums = [zlib.crc32(json.dumps(value).encode()) >> 12 for value in values.values()]
+    numbers = np.array([step, *checksums], np.float64)
     mean, mean_of_squares = (_worker_mean(strategy)(tf.constant(each)).numpy() for each in (numbers, numbers**2))
     same_step, *same_values = mean_of_squares == mean**2
     if not same_step:
