@@ -160,7 +160,7 @@ def compare_scores(
     assert options.eval_file
     assert source.spec
     task, examples = read_evaluation_file(source.task_spec, options.eval_file)
-    decided = source.spec.select_decision_settings(source.spec.settings)  # such as thresholds
+    decided: dict[str, Any] = {name: getattr(source.spec, name) for name in source.spec.decision_settings}
     task.spec = dataclasses.replace(task.spec, **decided)
     length = source.task_spec["max_seq_length"]
     features = task.spec.featurize(examples, source.tokenizer, length)
