@@ -96,8 +96,9 @@ def _run_with_strategy(
         print(line)
     if options.do_train:
         folder = shlex.quote(options.output_dir)
+        name = shlex.quote(os.path.basename(os.path.abspath(options.output_dir)))
         print(
-            f"export a model that accepts text: official-bert export --model_dir={folder} --export_dir={folder}/export"
+            f"export a model that accepts text: official-bert export --model_dir={folder} --export_dir=exports/{name}"
         )
     return scores
 
