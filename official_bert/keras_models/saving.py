@@ -45,19 +45,19 @@ def load(filepath: Any, model_class: type, expected: str) -> Any:
     """Loads a model from a file that Keras wrote.
 
     Args:
-        filepath: Path of the file.
+        filepath: Path of the file, or of the folder that save(zipped=False) wrote.
         model_class: Required class of the model.
         expected: Description of that class, for the error message.
 
     Raises:
-        UserError: If the file does not exist, is a folder, is damaged, was written by another program, or contains
-            another model.
+        UserError: If the file does not exist, is a folder that Keras did not write, is damaged, was written by another
+            program, or contains another model.
     """
     path = os.fspath(filepath)
     if not files.exists(path):
         raise UserError(f"{path} does not exist")
-    if files.is_folder(path):
-        raise UserError(f"{path} is a folder; load reads a .keras file. For a folder of weights, use from_checkpoint")
+    if files.is_folder(path) and not files.exists(os.path.join(path, "metadata.json")):
+        raise UserError(f"{path} is a folder that save did not write. For a folder of weights, use from_checkpoint")
     try:
         model = keras.models.load_model(files.local_copy(path))
     except UserError:

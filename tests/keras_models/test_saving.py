@@ -252,6 +252,7 @@ def test_weights_in_one_file_or_several_and_models_in_folders_are_read_again(tmp
     assert len(list(tmp_path.glob("model_*.weights.h5"))) > 1
     model.save(tmp_path / "folder", zipped=False)
     assert_refused("folder already exists", model.save, tmp_path / "folder", zipped=False)
+    assert_equal_weights(model, official_bert.TextClassifier.load(tmp_path / "folder"))
 
 
 def test_damaged_keras_files_are_reported(tmp_path):
@@ -276,4 +277,4 @@ def test_damaged_keras_files_are_reported(tmp_path):
         assert "File not found" not in message, name
         assert "\n" not in message
     assert_refused(f"{tmp_path}/none does not exist", load, str(tmp_path / "none"))
-    assert_refused(f"{tmp_path} is a folder; .* use from_checkpoint", load, str(tmp_path))
+    assert_refused(f"{tmp_path} is a folder that save did not write.* use from_checkpoint", load, str(tmp_path))
