@@ -77,7 +77,7 @@ def _make_mirrored() -> tf.distribute.Strategy:
 
 @functools.cache
 def _make_multi_worker() -> tf.distribute.Strategy:
-    cluster = json.loads(os.environ.get(_TF_CONFIG) or "{}").get("cluster") or {}
+    cluster = json.loads(os.environ.get(_TF_CONFIG, "{}")).get("cluster") or {}
     if (workers := sum(map(len, cluster.values()))) > 1:
         print(f"connecting {workers:,} workers", flush=True)  # TensorFlow waits for the others without a message.
     try:
@@ -135,7 +135,7 @@ def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None
     elif before is None and os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         hosts, index = _read_slurm_workers()
     else:
-        _check_tf_config(before or "{}")
+        _check_tf_config("{}" if before is None else before)
         return
     config = json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
     if before not in (None, config):

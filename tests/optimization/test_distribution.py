@@ -81,7 +81,7 @@ _ONE_WORKER = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "%s", "index": 
 _INVALID = ["{bad", "[]", _ONE_WORKER % ("worker", 1), _ONE_WORKER % ("worker", '"x"'), _ONE_WORKER % ("evaluator", 0)]
 
 
-@pytest.mark.parametrize("value", _INVALID)
+@pytest.mark.parametrize("value", ["", *_INVALID])
 def test_an_invalid_tf_config_is_rejected(environment, value):
     environment.setenv("TF_CONFIG", value)
     assert refusal(set_workers, "multi_worker", [], None).startswith(f"the environment variable TF_CONFIG is {value};")
