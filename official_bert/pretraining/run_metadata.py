@@ -117,12 +117,12 @@ def describe_file_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> 
         details += [f"{name} is missing" for name in old if name not in new]
         details += [f"{name} was not there" for name in new if name not in old]
         for name in old.keys() & new.keys():
-            if old[name]["sha256"] and not new[name]["sha256"]:
-                details.append(f"{name} is not in a manifest")
+            if bool(old[name]["sha256"]) != bool(new[name]["sha256"]):
+                details.append(f"{name} {'is' if old[name]['sha256'] else 'was'} not in a manifest")
             elif old[name] != new[name]:
                 details.append(f"{name} has other contents")
     more = f", and {pluralize(len(details) - 3, 'other change')}" if len(details) > 3 else ""
-    return ", ".join(sorted(details)[:3]) + more or "the files have another order"
+    return ", ".join(sorted(details)[:3]) + more or "the files have another order, or files of the same name differ"
 
 
 def check_resume_compatibility(

@@ -85,16 +85,16 @@ def test_two_phases_can_be_resumed_around_their_boundary(make_options, longer_fi
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        ("a1 b2", "the files have another order"),
-        ("b- a3", "a has other contents, b is not in a manifest"),
-        ("c1 d1 e1", "a is missing, b is missing, c was not there, and 2 other changes"),
+        ("a1 b2 n-", "the files have another order, or files of the same name differ"),
+        ("n4 b- a3", "a has other contents, b is not in a manifest, n was not in a manifest"),
+        ("c1 d1 e1 n-", "a is missing, b is missing, c was not there, and 2 other changes"),
     ],
 )
 def test_the_record_files_that_differ_are_named(now, expected):
     def make_identities(files):
         return {"1": [{"file": name, "sha256": None if sha == "-" else sha} for name, sha in files.split()]}
 
-    assert describe_file_changes({**make_identities("b2 a1"), "2": []}, make_identities(now)) == expected
+    assert describe_file_changes({**make_identities("n- b2 a1"), "2": []}, make_identities(now)) == expected
 
 
 @pytest.mark.slow
