@@ -255,12 +255,14 @@ def test_tokens_are_limited_per_request_and_in_total(model: Model):
     run_batcher(model, use, max_tokens=170)
 
 
-def test_tokens_of_answered_requests_are_released(model: Model, monkeypatch: pytest.MonkeyPatch):
+def test_tokens_of_answered_and_refused_requests_are_released(model: Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Model, "quick_bytes", 0)  # each of the texts is preprocessed separately
 
     async def use(batcher: Batcher) -> None:
         for _ in range(20):
             await ask(batcher, 5000, 5000)
+            with pytest.raises(RequestError, match="the first 2 of 3 instances have 12000 tokens"):
+                await ask(batcher, 6000, 6000, 6000)
 
     run_batcher(model, use, max_tokens=10_000)
 
