@@ -28,10 +28,10 @@ class BertOptimizerSettings:
         UserError: If a value is out of range.
     """
 
-    learning_rate: float
-    warmup_proportion: float
-    layer_decay: float
-    adam_bias_correction: bool
+    learning_rate: float = 5e-5
+    warmup_proportion: float = 0.1
+    layer_decay: float = 1.0
+    adam_bias_correction: bool = True
 
     def __post_init__(self) -> None:
         is_rate = not isinstance(self.learning_rate, bool)

@@ -102,6 +102,9 @@ class FittingModel(TextModel):
             layer_decay=layer_decay,
             adam_bias_correction=bool(adam_bias_correction),
         )
+        changed = [name for name, value in vars(bert_settings).items() if value != getattr(BertOptimizerSettings, name)]
+        if changed and optimizer is not None:
+            raise UserError(f"{changed[0]} is a setting of BERT's optimizer; remove it, or do not pass an optimizer")
         strategy = self.distribute_strategy
         if distribution.is_multi_worker(strategy):
             raise UserError("fit and evaluate do not support several machines; use official-bert finetune")
@@ -151,8 +154,8 @@ class FittingModel(TextModel):
     def _compile_if_needed(self) -> None:
         if not self.compiled or self.loss is None:  # Keras sets `compiled` for every file with a compile configuration.
             (self._compile_again or self.compile)()
-        weights = tuple(map(id, self.weights))
-        if weights != self._traced_weights:  # Layers have new variables (such as LoRA's).
+        weights = tuple(map(id, [*self.weights, *self.trainable_weights]))
+        if weights != self._traced_weights:  # Layers have new variables (such as LoRA's), or were frozen.
             self.train_function = self.test_function = None
             self._traced_weights = weights
 

@@ -119,6 +119,8 @@ class Inputs:
         if is_data_set:
             return {"x": self.convert_data_set(x, batch_size), "shuffle": False}, None
         examples, held_out = self.make_examples(x, y, sample_weight), None
+        if y is not None and not self.spec.needs_labels:
+            raise UserError("fit uses scores in y only if the model has objective='cosine'; set it, or remove y")
         if validation_split:
             kept = count_kept(len(examples.items), validation_split)
             examples, held_out = examples[:kept], examples[kept:]

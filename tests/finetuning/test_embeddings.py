@@ -113,6 +113,7 @@ def test_a_text_encoder_can_be_trained_saved_and_trained_again(folder, tmp_path)
 @pytest.mark.parametrize(("settings", "x", "y", "message"), [
     ({"objective": "cosine"}, PAIRS, None, "the examples have no labels"),
     ({"objective": "cosine"}, PAIRS, [2.0] * 8, r"y\[0\] is the score 2.0; expected 0 to 1"),
+    ({}, PAIRS, [1.0] * 8, "fit uses scores in y only if the model has objective='cosine'"),
     ({}, ["the cat"], None, r"x\[0\] is 'the cat'; expected pairs or triplets"),
     ({}, (["a"], ["b", "c"]), None, "x has columns of 1, 2 texts"),
     ({}, (["a", "b"], ["c", " "]), None, "text 1 in column 1 of x is empty"),

@@ -25,7 +25,7 @@ LABELS = [0, 1, 0, 1] * 2
 @pytest.mark.parametrize("optimizer", ["sgd", None])
 def test_the_compiled_optimizer_survives_saving_and_loading_twice(optimizer, tmp_path):
     model = build()
-    model.compile(optimizer, metrics=[], learning_rate=1e-3, run_eagerly=True)
+    model.compile(optimizer, metrics=[], run_eagerly=True, **({} if optimizer else {"learning_rate": 1e-3}))
     for name in ("first.keras", "second.keras"):
         model.save(tmp_path / name)
         model = official_bert.TextClassifier.load(str(tmp_path / name))
@@ -43,6 +43,8 @@ def test_arguments_that_compile_rejected_are_not_used_later(capsys):
     for optimizer in (None, "adam"):
         assert_refused("expects probabilities", model.compile, optimizer, loss=loss)
         assert model._bert_optimizer is None  # the earlier optimizer is still used
+    for name, value in (("learning_rate", 1e-3), ("layer_decay", 0.5)):
+        assert_refused(f"{name} is a setting of BERT's optimizer", model.compile, "adam", **{name: value})
     config = model.get_compile_config() | {"loss": keras.saving.serialize_keras_object(loss)}
     loaded = build()
     loaded.compile_from_config(config)
@@ -117,6 +119,17 @@ def test_fit_with_other_trainable_variables_creates_a_new_optimizer():
         model.fit(TEXTS[:2], LABELS[:2], verbose=0)
         optimizers.append(model.optimizer)
     assert optimizers[0] is optimizers[1] is not optimizers[2]
+
+
+def test_layers_that_are_frozen_after_a_fit_with_another_optimizer_do_not_change():
+    model = build()
+    model.compile("sgd", metrics=[])
+    for is_frozen in (False, True):
+        if is_frozen:
+            model.freeze("word_embeddings")
+        before = model.get_layer("word_embeddings").get_weights()
+        model.fit(TEXTS[:2], LABELS[:2], verbose=0)
+        assert np.array_equal(model.get_layer("word_embeddings").get_weights(), before) == is_frozen
 
 
 @pytest.mark.slow
