@@ -52,6 +52,7 @@ def test_words_of_the_basic_tokenizer_are_not_split():
     assert [len(word) for word in group_words(cutter, "instab inst")] == [6, 4]  # although "in" is a listed word
     assert [len(word) for word in group_words(cutter, "かなは文")] == [3, 1]
     assert [len(word) for word in group_words(cutter, "文かな机器")] == [1, 2, 2]
+    assert [len(word) for word in group_words(cutter, "bDNA测序")] == [6]  # "bdna" begins before the listed word
 
 
 def test_ids_equal_the_tokenizers_and_both_ways_to_find_words_agree(monkeypatch):
