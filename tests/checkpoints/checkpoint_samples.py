@@ -100,7 +100,8 @@ def change_json(path: pathlib.Path, **values: Any) -> None:
 def unpacked(library: str, folder: pathlib.Path) -> pathlib.Path:
     """Unpacks the models of an old TensorFlow library (golden/make_tensorflow_models.py) to folders in `folder`."""
     with tarfile.open(ROOT / "tests" / "golden" / "tensorflow_models" / f"{library}.tar.xz") as archive:
-        archive.extractall(folder / library, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 and earlier have no filters.
+        archive.extractall(folder / library)
     return folder / library
 
 

@@ -98,4 +98,4 @@ def test_records_of_a_different_vocabulary_are_detected(corpus, tmp_path):
     mixed = write_text(tmp_path / "mixed.tfrecord", b"".join(content))
     (told,) = problems(input_file=[mixed], vocab_file=vocab_file)
     assert "which WordPiece with this vocabulary never yields after the id before" in told
-    assert count <= int(told.split("record ")[1].split()[0]) < count + 20
+    assert count <= int(told.split("record ")[1].split()[0]) < count + 100
