@@ -30,7 +30,7 @@ from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.kinds import class_labels
 from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.features import Features, Outputs
-from official_bert.kinds.input_adapters import are_ids
+from official_bert.kinds.input_adapters import are_ids, format_value
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
@@ -137,6 +137,8 @@ class TextModel(keras.Model):
         **unknown: Any,
     ) -> None:
         check_no_unknown(type(self), unknown)
+        if not isinstance(seed, int | np.integer) or seed < 0:
+            raise UserError(f"seed is {format_value(seed)}; expected an integer, at least 0")
         gradient_accumulation_steps = check_count(gradient_accumulation_steps, "gradient_accumulation_steps")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         default_length = min(spec.default_max_seq_length, config.max_position_embeddings)

@@ -135,7 +135,7 @@ def to_pairs(values: Any, columns: tuple[str, ...] = _PAIR) -> tuple[list[str], 
         found = next((names for names in (columns, _PAIR) if set(values) == set(names)), None)
         if found:
             values = tuple(values[column] for column in found)
-        elif isinstance(values, Mapping):
+        elif isinstance(values, Mapping) or len(values.columns) > 2:
             raise UserError(f"x has the columns {', '.join(map(str, values))}; expected {' and '.join(columns)}")
     first, second = to_columns(values, 2, 2)
     return first, second

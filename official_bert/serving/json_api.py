@@ -168,7 +168,7 @@ class _Reader:
     def read_rows(self, rows: Any) -> dict[str, list[Any]]:
         """Converts "instances", a list of rows, to a list of values for each input."""
         if not isinstance(rows, list) or not rows:
-            refuse(f"instances is {_format_value(rows)}; expected a list with one or more")
+            refuse(f"instances is {_format_value(rows)}; expected a list of one or more instances")
         self._check_count(len(rows))
         if self.only_input:
             named = [isinstance(row, dict) and row.keys() != {"b64"} for row in rows]

@@ -168,6 +168,8 @@ def test_steps_are_counted_without_the_validation_split():
     ({"labels": ["a", "b"], "max_seq_length": -5}, "max_seq_length is -5; .* at least 3"),
     ({"labels": ["a", "b"], "max_seq_length": 0}, "max_seq_length is 0; .* at least 3"),
     ({"labels": ["a", "b"], "gradient_accumulation_steps": 1.5}, "gradient_accumulation_steps is 1.5"),
+    *[({"labels": ["a", "b"], "seed": seed}, f"seed is {seed}; expected an integer, at least 0")
+      for seed in (None, -1)],
     *[({"labels": ["a", "b"], name: 3}, f"has no argument {name}; did you mean {valid}.*: .*doc_stride, dtype, frozen")
       for name, valid in (("max_len", "max_seq_length"), ("max_length", "max_seq_length"), ("sede", "seed"))],
 ])  # fmt: skip

@@ -27,6 +27,11 @@ def test_a_data_frame_gives_rows_or_the_values_of_its_only_column():
     assert input_adapters.to_pairs(frame) == (["a", "b"], ["c", "d"])
     swapped = pd.DataFrame({"text_pair": ["c", "d"], "text": ["a", "b"]})
     assert input_adapters.to_pairs(swapped) == (["a", "b"], ["c", "d"])
+    assert_refused(
+        "x has the columns text_pair, text, id; expected text and text_pair",
+        input_adapters.to_pairs,
+        swapped.assign(id=[1, 2]),
+    )
     for names in {"text_pair": "context", "text": "question"}, {}:
         (first, _) = QuestionAnsweringSpec().make_examples(swapped.rename(columns=names), None)
         assert (first.text, first.context) == ("a", "c")
