@@ -1,4 +1,3 @@
-import dataclasses
 import functools
 import gzip
 import json
@@ -163,7 +162,7 @@ def test_too_long_texts_and_pairs_are_truncated():
     assert long.tokens == "[CLS] the cat sat on [SEP]".split()
     assert line.tokens == "[CLS] the cat [SEP] sat [SEP]".split()
     assert alone.tokens == "[CLS] a [UNK] [UNK] [UNK] [SEP]".split()  # an element of a list is never a pair
-    assert dataclasses.replace(pair, values=line.values) == line
+    assert vars(pair) | {"values": 0} == vars(line) | {"values": 0}
     np.testing.assert_allclose(pair.values, line.values, atol=1e-6)
 
 
