@@ -68,10 +68,10 @@ class FittingModel(TextModel):
         loss: Any = None,
         metrics: Any = None,
         *,
-        learning_rate: float = 5e-5,
-        warmup_proportion: float = 0.1,
-        layer_decay: float = 1.0,
-        adam_bias_correction: bool = True,
+        learning_rate: float = BertOptimizerSettings.learning_rate,
+        warmup_proportion: float = BertOptimizerSettings.warmup_proportion,
+        layer_decay: float = BertOptimizerSettings.layer_decay,
+        adam_bias_correction: bool = BertOptimizerSettings.adam_bias_correction,
         **settings: Any,
     ) -> None:
         """Configures training. The defaults match the original's fine-tuning, except that Adam's bias correction is on.
