@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -133,6 +134,18 @@ def refusal(function: Callable[..., object], *arguments: Any, **keywords: Any) -
     with pytest.raises(UserError) as caught:
         function(*arguments, **keywords)
     return str(caught.value)
+
+
+def assert_mentions(message: str, *names: object) -> None:
+    """Checks that a message contains each name (a flag, a value, a file, a line or a limit) as a whole word."""
+    for name in names:
+        assert re.search(rf"(?<!\w)(?<!\d[.,]){re.escape(str(name))}(?![.,]?\w)", message), (name, message)
+
+
+def assert_rejected(names: object, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
+    """Checks that a call raises a UserError that mentions a name, or each name of a tuple."""
+    message = refusal(function, *arguments, **keywords)
+    assert_mentions(message, *(names if isinstance(names, tuple) else (names,)))
 
 
 def assert_refused(pattern: str, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
