@@ -11,6 +11,8 @@ from official_bert.checkpoints import hdf5
 from official_bert.errors import UserError
 from official_bert.utils import files
 
+_LEGACY = (".h5", ".hdf5")  # Files of Keras' legacy format, or of weights alone.
+
 
 @contextlib.contextmanager
 def write_atomically(
@@ -25,14 +27,16 @@ def write_atomically(
         is_folder: Whether Keras writes a folder instead of a file.
 
     Raises:
-        UserError: If the file exists and `overwrite` is False, or it cannot be written.
+        UserError: If the file exists and `overwrite` is False, it cannot be written, or a folder's name ends in .keras.
     """
     path = os.fspath(filepath)
     if not overwrite and files.exists(path):
         raise UserError(f"{path} already exists; pass another path, or overwrite=True")
     if is_folder:
+        if path.endswith(".keras"):
+            raise UserError(f"{path} ends in .keras, but zipped=False writes a folder; remove the ending")
         writer = files.write_folder_atomically(path)
-    elif path.endswith((".h5", ".hdf5", ".weights.json")):
+    elif path.endswith((*_LEGACY, ".weights.json")):
         optimizer = getattr(model, "optimizer", None)  # None if the model was never compiled.
         writer = hdf5.write_atomically(path, [*model.variables, *(optimizer.variables if optimizer else ())])
     else:
@@ -50,12 +54,14 @@ def load(filepath: Any, model_class: type, expected: str) -> Any:
         expected: Description of that class, for the error message.
 
     Raises:
-        UserError: If the file does not exist, is a folder that Keras did not write, is damaged, was written by another
-            program, or contains another model.
+        UserError: If the file does not exist, is a folder that Keras did not write, is damaged, has Keras' legacy
+            format, was written by another program, or contains another model.
     """
     path = os.fspath(filepath)
     if not files.exists(path):
         raise UserError(f"{path} does not exist")
+    if path.endswith(_LEGACY):
+        raise UserError(f"{path} is not a .keras file; create the model and call load_weights, or save it as .keras")
     if files.is_folder(path) and not files.exists(os.path.join(path, "metadata.json")):
         raise UserError(f"{path} is a folder that save did not write. For a folder of weights, use from_checkpoint")
     try:

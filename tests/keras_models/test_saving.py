@@ -230,6 +230,8 @@ def test_saving_as_h5_does_not_change_later_keras_files(optimizer, tmp_path):
         model.save(tmp_path / name)
     before, after = (official_bert.TextClassifier.load(str(tmp_path / f"{name}.keras")) for name in ("before", "after"))
     assert (before.compiled, before.get_compile_config()) == (after.compiled, after.get_compile_config())
+    path = tmp_path / "model.h5"
+    make.assert_rejected((path, ".keras", "load_weights"), official_bert.TextClassifier.load, path)
 
 
 def test_callbacks_of_keras_replace_the_file_as_a_whole(tmp_path, monkeypatch):
@@ -253,6 +255,8 @@ def test_weights_in_one_file_or_several_and_models_in_folders_are_read_again(tmp
     model.save(tmp_path / "folder", zipped=False)
     assert_refused("folder already exists", model.save, tmp_path / "folder", zipped=False)
     assert_equal_weights(model, official_bert.TextClassifier.load(tmp_path / "folder"))
+    path = tmp_path / "folder.keras"
+    make.assert_rejected((path, "zipped=False"), model.save, path, zipped=False)
 
 
 def test_damaged_keras_files_are_reported(tmp_path):

@@ -76,9 +76,10 @@ class RankingLoss(VectorLoss):
 
     def _compute_losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
         vectors = normalized(vectors)
-        numbers = range(1, vectors.shape[1])
-        by_column = [ops.matmul(vectors[:, 0], ops.transpose(vectors[:, number])) for number in numbers]  # [B, B]
-        scores = ops.concatenate([self.scale * each + (1.0 - is_row) * _NO_ROW for each in by_column], -1)
+        # N is not static if a model is trained on pairs and then on triplets.
+        candidates = ops.reshape(ops.swapaxes(vectors[:, 1:], 0, 1), (-1, vectors.shape[-1]))  # [(N - 1) B, D]
+        padding = ops.tile((1.0 - is_row) * _NO_ROW, [ops.shape(vectors)[1] - 1])
+        scores = self.scale * ops.matmul(vectors[:, 0], ops.transpose(candidates)) + padding  # [B, (N - 1) B]
         own = self.scale * ops.sum(vectors[:, 0] * vectors[:, 1], -1)
         return ops.logsumexp(scores, -1) - own
 

@@ -50,6 +50,9 @@ CASES = pytest.mark.parametrize(("loss", "definition", "texts"), [
 def test_each_loss_equals_its_definition(loss, definition, texts: int):
     vectors = TRIPLETS[:, :texts]
     assert float(loss()(SCORES, vectors)) == pytest.approx(definition(vectors), abs=1e-6)
+    # The number of texts is not static if a model is trained on pairs and then on triplets.
+    traced = tf.function(loss(), input_signature=[tf.TensorSpec([None]), tf.TensorSpec([None, None, SIZE])])
+    assert float(traced(SCORES, vectors)) == pytest.approx(definition(vectors), abs=1e-6)
     # Losses of several sizes are added up.
     expected = sum(definition(unit(vectors[..., :size])) for size in (SIZE, 4, 2))
     assert float(loss(dimensions=(4, 2))(SCORES, vectors)) == pytest.approx(expected, rel=1e-6, abs=1e-6)
