@@ -21,7 +21,7 @@ from official_bert.checkpoints.options import ConversionOptions
 from official_bert.checkpoints.tensors import get_part_shapes
 from official_bert.modeling.config import BertConfig
 from tests.conftest import ROOT, WORDS
-from tests.make import VOCAB, refusal, write_vocab
+from tests.make import VOCAB, assert_rejected, write_vocab
 
 # Layouts and outputs of models saved by model garden, at the version recorded in the file.
 MODEL_GARDEN = json.loads((ROOT / "tests" / "golden" / "model_garden.json").read_text())
@@ -166,16 +166,11 @@ def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.n
     return values, {name: np.array(output) for name, output in entry["outputs"].items()}
 
 
-def read_refusal(folder: pathlib.Path, **overrides: Any) -> str:
-    """Returns the error message of reading a checkpoint."""
-    return refusal(open_model, str(folder), LoadOverrides(**overrides))
+def assert_unreadable(folder: pathlib.Path, *names: object, **overrides: Any) -> None:
+    """Checks that reading a checkpoint raises a UserError that mentions each name."""
+    assert_rejected(names, open_model, str(folder), LoadOverrides(**overrides))
 
 
 def convert(source: pathlib.Path, target: pathlib.Path, **changes: Any) -> list[str]:
     """Runs the convert command and returns the lines of its report."""
     return conversion.convert(ConversionOptions(from_=str(source), to=str(target), **changes))
-
-
-def conversion_refusal(source: pathlib.Path, target: pathlib.Path, **changes: Any) -> str:
-    """Returns the error message of a conversion."""
-    return refusal(convert, source, target, **changes)

@@ -27,10 +27,10 @@ from tests.checkpoints.checkpoint_samples import (
     HUGGING_FACE_CLASSES,
     add_optimizer_state,
     assert_equal,
-    read_refusal,
+    assert_unreadable,
     sample,
 )
-from tests.make import add_attention_weight, refusal
+from tests.make import add_attention_weight, assert_rejected
 from tests.reference import Reference
 from tests.tokenization.test_exact import ACCENTED, CASED, CASINGS
 
@@ -81,7 +81,7 @@ def test_names_of_classes_are_preserved_unless_they_are_placeholders(tiny_config
     assert open_model(str(tmp_path / "placeholders")).labels is None
     (tmp_path / "tf1" / "checksums.json").unlink()
     (tmp_path / "tf1" / "labels.json").write_text('["yes", "no"]')
-    assert "names 2 classes, but the classifier has 3" in read_refusal(tmp_path / "tf1")
+    assert_unreadable(tmp_path / "tf1", "labels.json", 2, 3)
     tf1.write(dataclasses.replace(sample(tiny_config), labels=labels), str(tmp_path / "headless"))
     assert "no classifier" in open_model(str(tmp_path / "headless")).notes[-1]
 
@@ -106,12 +106,12 @@ def test_our_format_stores_every_weight_of_the_model(tiny_config: BertConfig, tm
     assert_equal(checkpoint, open_model(str(tmp_path / "after"), LoadOverrides(optimizer=True)))
     official_bert.load(str(tmp_path / "after"))
     stored = get_stored_name(path)
-    assert f"{tiny_config.num_hidden_layers} missing: {stored}" in read_refusal(tmp_path / "before")
+    assert_unreadable(tmp_path / "before", f"{tiny_config.num_hidden_layers} missing", stored)
     for name in ("tf1", "hugging_face", "keras_hub"):
-        assert path in refusal(FORMATS[name].write, sample(tiny_config, frozenset({ENCODER, POOLER})), str(tmp_path))
+        assert_rejected(path, FORMATS[name].write, sample(tiny_config, frozenset({ENCODER, POOLER})), str(tmp_path))
     monkeypatch.undo()
     get_pretraining_shapes.cache_clear()
-    assert f"{tiny_config.num_hidden_layers} unexpected: {stored}" in read_refusal(tmp_path / "after")
+    assert_unreadable(tmp_path / "after", f"{tiny_config.num_hidden_layers} unexpected", stored)
 
 
 @pytest.mark.parametrize(("format_name", "file"), [
@@ -164,8 +164,8 @@ def test_the_accent_flags_apply_if_no_file_states_the_casing(tiny_config: BertCo
     assert "--nostrip_accents" in "".join(resolve().notes)
     assert resolve(strip_accents=False).casing == ACCENTED
     assert "--nostrip_accents" not in "".join(resolve(strip_accents=False).notes)
-    assert "tokenizer_config.json" in refusal(resolve, do_lower_case=False, strip_accents=False)
-    assert "strip_accents is true" in refusal(resolve, do_lower_case=False, strip_accents=True)
+    assert_rejected("tokenizer_config.json", resolve, do_lower_case=False, strip_accents=False)
+    assert_rejected(("strip_accents", "true"), resolve, do_lower_case=False, strip_accents=True)
 
 
 @pytest.mark.parametrize(("piece", "says"), [("Über", UNCASED), ("über", CASED)])
