@@ -25,6 +25,7 @@ from tests.export.exported_models import (
     assert_answers,
     make_source,
 )
+from tests.make import assert_mentions
 
 # Long text without identical windows. Rounding would decide between equal answers.
 MANY_WORDS = " ".join(
@@ -150,10 +151,9 @@ def test_ids_without_an_embedding_are_refused(kind: str):
     ):
         changed = {**features, name: features[name].copy()}
         changed[name][1, ..., 2] = wrong
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match=rf"(?s){name} has .* of 0 to {most};.*\b{abs(wrong)}\b"
-        ):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             run(answer, changed)
+        assert_mentions(str(caught.value), name, f"0 to {most}", wrong)
 
 
 @pytest.mark.parametrize("kind", [names.MULTI_LABEL, names.TAGGING, names.QUESTION_ANSWERING])

@@ -24,7 +24,7 @@ from tests.export.exported_models import (
     relative_error,
     write_examples,
 )
-from tests.make import VOCAB, refusal
+from tests.make import VOCAB, assert_rejected
 
 
 @pytest.mark.slow
@@ -38,8 +38,7 @@ def test_converted_model_with_different_answers_is_not_written(monkeypatch: pyte
     monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
     monkeypatch.setattr(litert, "load", lambda path: run)
     given = {"eval_file": write_examples(tmp_path, CLASSIFICATION), "max_loss": 1.0}
-    message = refusal(export, source, tmp_path / "litert", LITERT, **given)
-    assert "differently from predict and is not written: for " in message
+    assert_rejected(("predict", '{"text"'), export, source, tmp_path / "litert", LITERT, **given)
     assert not (tmp_path / "litert").exists()
 
 

@@ -20,7 +20,7 @@ from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, KINDS
 from tests.conftest import ROOT, slow_after
 from tests.export.exported_models import TEXTS, build_model, export, make_source, save_finetuned
-from tests.make import VOCAB, flip_bits, refusal
+from tests.make import VOCAB, assert_mentions, assert_rejected, flip_bits
 from tests.serving.serving_client import running
 
 
@@ -64,7 +64,7 @@ def test_flipped_byte_is_detected_at_loading(name: str, exported: pathlib.Path, 
     version = shutil.copytree(exported, tmp_path / "1")
     path = next((version / name).glob("*.data*")) if name == "variables" else version / name
     flip_bits(path, path.stat().st_size // 2)
-    assert f"{path.name} does not match its checksum" in refusal(backends.load_predictor, str(version))
+    assert_rejected((path, version / "checksums.json"), backends.load_predictor, str(version))
 
 
 def test_signatures_agree_with_each_other(signatures: Any):
@@ -81,17 +81,18 @@ def test_signatures_agree_with_each_other(signatures: Any):
 def test_ids_that_the_model_cannot_read_are_rejected(signatures: Any, exported: pathlib.Path):
     good = {"input_ids": [2, 7, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 1]}
     with running({"m": exported.parent}) as (_, client):
-        for changes, message in (
-            ({"segment_ids": [0, 0, 7]}, "segment_ids has values outside of 0 to 1"),
-            ({"input_mask": [1, 1, 1, 1]}, "input_mask and input_ids have different shapes"),
-            ({name: [1] * 65 for name in good}, "the rows of input_ids must have 1 to 64 ids"),
+        for changes, *expected in (
+            ({"segment_ids": [0, 0, 7]}, "segment_ids", "0 to 1"),
+            ({"input_mask": [1, 1, 1, 1]}, "input_mask", "input_ids"),
+            ({name: [1] * 65 for name in good}, "input_ids", "1 to 64"),
         ):
             row = good | changes
-            with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            with pytest.raises(tf.errors.InvalidArgumentError) as caught:
                 signatures["serving_ids"](**{name: tf.constant([values]) for name, values in row.items()})
             refused = client.predict("m", {"signature_name": "serving_ids", "instances": [row]})
             assert refused.status == 400
-            assert message in refused.error
+            for message in (str(caught.value), refused.error):
+                assert_mentions(message, *expected)
         assert client.predict("m", {"signature_name": "serving_ids", "instances": [good]}).status == 200
 
 
@@ -120,18 +121,15 @@ def test_documented_python_clients_get_answers(exported: pathlib.Path, tmp_path:
 def test_a_failed_export_leaves_no_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(GraphModel, "signatures", lambda self: {})
     monkeypatch.setattr(operations, "find_missing", lambda folder: {"2.19": ["Softmax"]})
-    message = refusal(export, make_source(CLASSIFICATION), tmp_path / "exports", for_serving="2.19")
-    assert "TensorFlow Serving 2.19" in message
-    assert "Softmax" in message
-    message = refusal(export, make_source(CLASSIFICATION), tmp_path / "exports", for_serving="2.3")
-    assert "operations of TensorFlow 2.3 are not known; choose from 2.19" in message
+    for release, name in (("2.19", "Softmax"), ("2.3", "2.19")):
+        given = (make_source(CLASSIFICATION), tmp_path / "exports")
+        assert_rejected((release, name), export, *given, for_serving=release)
     assert list((tmp_path / "exports").iterdir()) == []
 
 
 def test_a_separate_process_that_fails_is_reported(run_separate_process, tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
-    message = refusal(run_separate_process, str(tmp_path), [])
-    assert f"a separate process cannot run {tmp_path} (exit status 1)" in message
+    assert_rejected((tmp_path, 1), run_separate_process, str(tmp_path), [])
 
 
 def test_a_pretraining_run_is_exported_as_masked_lm_or_encoder(save_kind):
@@ -148,9 +146,9 @@ def test_a_pretraining_run_is_exported_as_masked_lm_or_encoder(save_kind):
 
 def test_max_seq_length_is_between_8_and_the_models_maximum(save_kind):
     for length in (7, 65):
-        message = refusal(read_source, save_kind(ENCODER), encoder=True, max_seq_length=length)
-        assert f"max_seq_length is {length}; expected 8 to 64" in message
-    assert "nowhere" in refusal(read_source, "nowhere")
+        names = ("max_seq_length", length, 8, 64)
+        assert_rejected(names, read_source, save_kind(ENCODER), encoder=True, max_seq_length=length)
+    assert_rejected("nowhere", read_source, "nowhere")
 
 
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
@@ -165,6 +163,4 @@ def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, save_kind):
 
 def test_encoder_without_all_outputs_is_rejected(tmp_path: pathlib.Path):
     folder = save_finetuned(tmp_path / "model", CLASSIFICATION, head="embeddings", lstm_units=3)
-    message = refusal(read_source, folder, encoder=True)
-    assert "has no layer_0_" in message
-    assert "embeddings" in message
+    assert_rejected((folder, "layer_0_attention_query/kernel", "embeddings"), read_source, folder, encoder=True)

@@ -10,7 +10,7 @@ from official_bert.inference import exports, reference_answers
 from official_bert.inference.saved_model import SavedModelPredictor, load_saved_model
 from official_bert.utils import files
 from tests.inference.batch_models import export_batches
-from tests.make import refusal, run_python, write_text
+from tests.make import assert_rejected, run_python, write_text
 
 
 def test_newest_version_has_the_greatest_number(tmp_path: pathlib.Path):
@@ -22,9 +22,9 @@ def test_newest_version_has_the_greatest_number(tmp_path: pathlib.Path):
     assert exports.find_newest_version(str(tmp_path)) == f"{tmp_path}/10"
     (tmp_path / "2" / exports.GRAPH_FILE).touch()
     assert exports.find_newest_version(str(tmp_path / "2")) == str(tmp_path / "2")
-    assert "holds no export" in refusal(exports.find_newest_version, str(tmp_path / "none"))
+    assert_rejected((tmp_path / "none", "saved_model.pb"), exports.find_newest_version, str(tmp_path / "none"))
     file = write_text(tmp_path / "file", "")
-    assert f"{file} is a file" in refusal(exports.list_versions, file)
+    assert_rejected((file, "folder"), exports.list_versions, file)
 
 
 @pytest.mark.parametrize("name", ["run[1]", "back\\slash", "memory://run"])
@@ -52,7 +52,7 @@ def test_truncated_fingerprint_is_rejected_without_a_traceback(tmp_path: pathlib
     path = tmp_path / "fingerprint.pb"
     assert load_saved_model(str(tmp_path))
     path.write_bytes(path.read_bytes()[:7])
-    assert "fingerprint.pb is damaged" in refusal(load_saved_model, str(tmp_path))
+    assert_rejected(path, load_saved_model, str(tmp_path))
     assert "Traceback" not in capfd.readouterr().err
     path.unlink()  # TensorFlow also loads old exports without a fingerprint
     assert load_saved_model(str(tmp_path))

@@ -15,7 +15,7 @@ from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
 from tests.dask_clusters import OneProcess, ended, wait_until
 from tests.inference.shard_texts import TEXTS, assert_shards_hold, join_shards, write_texts
-from tests.make import refusal, run_python
+from tests.make import assert_mentions, assert_rejected, refusal, run_python
 
 ADDRESS = "tcp://127.0.0.1:8786"
 
@@ -60,38 +60,37 @@ def test_shards_of_another_run_are_rejected_and_kept(export_dir: str, texts: pat
     options = make_options(export_dir, texts)
     on_dask.predict(options, 2, ADDRESS)
     before = join_shards(texts, 2)
-    message = refusal(on_dask.predict, options, 3, ADDRESS)
-    assert "run.json" in message
-    assert "num_shards" in message
+    assert_rejected((texts / "out.jsonl.run.json", "num_shards"), on_dask.predict, options, 3, ADDRESS)
     with open(texts / "part1.jsonl", "a") as file:
         file.write('{"text": "more"}\n')
-    assert " inputs" in refusal(on_dask.predict, options, 2, ADDRESS)
+    assert_rejected((texts / "out.jsonl.run.json", "inputs"), on_dask.predict, options, 2, ADDRESS)
     (texts / "out.jsonl.run.json").unlink()
-    assert "00000-of-00002.jsonl exists, but " in refusal(on_dask.predict, options, 2, ADDRESS)
+    names = (texts / "out-00000-of-00002.jsonl", texts / "out.jsonl.run.json")
+    assert_rejected(names, on_dask.predict, options, 2, ADDRESS)
     assert join_shards(texts, 2) == before
 
 
 @pytest.mark.usefixtures("one_process")
 def test_failures_are_reported_in_one_line(export_dir: str, texts: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    def predict(num_shards: int = 2) -> str:
+    def assert_fails(*names: object, num_shards: int = 2) -> None:
         options = make_options(export_dir, texts, output=f"out{num_shards}")
         message = refusal(on_dask.predict, options, num_shards, ADDRESS)
         assert "\n" not in message
-        return message
+        assert_mentions(message, *names)
 
     with open(texts / "part1.jsonl", "a") as file:
         file.write('{"txt": "b"}\n')
-    assert "part1.jsonl, line 3: no key 'text'" in predict()
+    assert_fails(f"{texts}/part1.jsonl, line 3", "'text'")
     assert not list(texts.glob("out*"))
     write_texts(texts, [*TEXTS[:11], "refused", *TEXTS])  # the first row of its file
-    assert "part2.jsonl: the model cannot answer row 1 " in predict()
-    assert "part2.jsonl: the model cannot answer row 1 " in predict(num_shards=9)  # not in the first shard
+    assert_fails(texts / "part2.jsonl", "row 1")
+    assert_fails(texts / "part2.jsonl", "row 1", num_shards=9)  # not in the first shard
 
     def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "full")
 
     monkeypatch.setattr(batch_prediction.Prediction, "write", refuse)
-    assert predict().endswith("No space left on device")
+    assert_fails("full")
 
 
 @pytest.mark.usefixtures("one_process")

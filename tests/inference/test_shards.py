@@ -15,7 +15,7 @@ from official_bert.inference.options import BatchPredictionOptions, FeatureOptio
 from official_bert.inference.shards import ALL_ROWS, Shard
 from tests.conftest import slow_after
 from tests.inference.shard_texts import TEXTS, assert_shards_hold, join_shards, write_texts
-from tests.make import refusal
+from tests.make import assert_rejected
 
 pytestmark = pytest.mark.usefixtures("small_groups")
 
@@ -66,7 +66,7 @@ def test_interrupted_shard_is_resumed(export_dir: str, texts: pathlib.Path, monk
     assert len(part.read_bytes().splitlines()) == 8
     # Rows of the other shard may change in the meantime, but not rows of this one.
     write_texts(texts, [*TEXTS[:12], "another", *TEXTS[13:]])
-    assert "first 8 rows have changed" in refusal(predict, export_dir, texts, Shard(1, 2))
+    assert_rejected((part, 8), predict, export_dir, texts, Shard(1, 2))
     write_texts(texts, ["another", *TEXTS[1:]])
     assert ", 8 of them from an earlier run" in predict(export_dir, texts, Shard(1, 2))
     assert groups[3][0] == TEXTS[20]
@@ -77,7 +77,7 @@ def test_interrupted_shard_is_resumed(export_dir: str, texts: pathlib.Path, monk
 
 def test_a_rejected_row_is_reported_by_its_number_in_the_file(export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path, [*TEXTS[:21], "refused", *TEXTS[21:]])
-    assert "all.jsonl: the model cannot answer row 22 " in refusal(predict, export_dir, tmp_path, Shard(1, 2))
+    assert_rejected((tmp_path / "all.jsonl", "row 22"), predict, export_dir, tmp_path, Shard(1, 2))
 
 
 @pytest.mark.usefixtures("tiny_encoder")
@@ -110,5 +110,5 @@ def test_the_flag_selects_the_shard(export_dir: str, texts: pathlib.Path, capsys
 @pytest.mark.parametrize("shard", ["3/3", "a/b", "-1/2", "0/0", "0", "0/100000", ""])
 def test_invalid_shards_are_rejected(shard: str):
     for command, flags in ((PREDICT, ["--export_dir=a"]), (FEATURES, ["--init=a"])):
-        message = refusal(command.parse, [*flags, "--input_file=b", "--output_file=c.jsonl", f"--shard={shard}"])
-        assert f"--shard is '{shard}'; it must be INDEX/COUNT" in message
+        flags = [*flags, "--input_file=b", "--output_file=c.jsonl", f"--shard={shard}"]
+        assert_rejected(("--shard", repr(shard), "INDEX/COUNT"), command.parse, flags)
