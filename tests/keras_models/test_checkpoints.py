@@ -16,7 +16,7 @@ from official_bert.finetuning.initial_model import describe_initial_model, read_
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
 from tests.conftest import slow_after
-from tests.make import VOCAB, assert_refused, list_weights, tiny_config
+from tests.make import VOCAB, assert_rejected, list_weights, tiny_config
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun"]
@@ -80,10 +80,10 @@ def test_save_checkpoint_replaces_its_own_folder_but_no_other_files(tmp_path, mo
     (mine / "task.json").write_text("{}")
     other = build("MaskedLM", tiny_config())
     for each, path, name in ((other, folder, "bert_config.json"), (model, mine, "task.json")):
-        assert_refused(f"contains {name}, which does not belong to this model", each.save_checkpoint, str(path))
+        assert_rejected((path, name), each.save_checkpoint, str(path))
     embeddings = model.get_layer("word_embeddings").embeddings
     embeddings.assign(embeddings * np.nan)
-    assert_refused("word_embeddings/embeddings .* not finite", model.save_checkpoint, str(folder))
+    assert_rejected(("word_embeddings/embeddings", "finite"), model.save_checkpoint, str(folder))
 
 
 def test_from_checkpoint_accepts_keras_files_of_all_models(pretrained, tmp_path, capsys):
@@ -151,13 +151,13 @@ def test_errors_about_unsupported_files_say_what_is_supported(tmp_path):
     model.save(path)
     model.quantize("int8")
     model.save(tmp_path / "small.keras")
-    assert_refused("other.keras contains a Sequential; .*TextClassifier", take, tmp_path / "other.keras")
-    assert_refused(f"{tmp_path}/none.keras does not exist", take, tmp_path / "none.keras", labels=["a", "b"])
-    message = "has 8-bit weights, which only .keras files and saved_model exports can store; save or export"
-    assert_refused(message, take, tmp_path / "small.keras")
-    assert_refused(message, model.save_checkpoint, str(tmp_path / "folder"))
-    assert_refused("--nodo_lower_case contradicts .*model.keras", take, path, do_lower_case=False)
-    assert_refused(r"from_checkpoint of TextClassifier .*save_checkpoint\(FOLDER\)", official_bert.load, path)
+    assert_rejected(("other.keras", "Sequential", "TextClassifier"), take, tmp_path / "other.keras")
+    assert_rejected(tmp_path / "none.keras", take, tmp_path / "none.keras", labels=["a", "b"])
+    names = ("8-bit", ".keras", "saved_model", "quantize")
+    assert_rejected(names, take, tmp_path / "small.keras")
+    assert_rejected(names, model.save_checkpoint, str(tmp_path / "folder"))
+    assert_rejected(("--nodo_lower_case", path), take, path, do_lower_case=False)
+    assert_rejected((path, "from_checkpoint", "TextClassifier", "save_checkpoint(FOLDER)"), official_bert.load, path)
 
 
 def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
@@ -173,7 +173,7 @@ def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
         assert [taken.vocab.splitlines()[index] for index in ids] == ["sün", "[E1]", "s", "##u", "##n"]
         assert taken.get_config()["strip_accents"] is False
     for source in (path, folder):
-        assert_refused("--strip_accents contradicts", take, source, strip_accents=True)
+        assert_rejected(("--strip_accents", source), take, source, strip_accents=True)
     description = describe_initial_model(read_initial_model(str(folder)), "x", has_head=False)
     assert "uncased, accented vocabulary" in description
     assert build(vocab=vocab, strip_accents=False).casing == casing._replace(added_tokens=())

@@ -15,7 +15,7 @@ from official_bert.optimization import distribution
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
-from tests.make import VOCAB, assert_equal_weights, assert_refused, tiny_config
+from tests.make import VOCAB, assert_equal_weights, assert_rejected, tiny_config
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
@@ -36,15 +36,16 @@ def test_the_compiled_optimizer_survives_saving_and_loading_twice(optimizer, tmp
 
 def test_arguments_that_compile_rejected_are_not_used_later(capsys):
     model, loss = build(), keras.losses.BinaryCrossentropy()
-    assert_refused("expects probabilities", model.compile, loss=loss)
+    expected = "keras.losses.BinaryCrossentropy(from_logits=True)"
+    assert_rejected(expected, model.compile, loss=loss)
     model._compile_if_needed()
     assert not isinstance(model.loss, keras.losses.BinaryCrossentropy)
     model.compile("sgd")
     for optimizer in (None, "adam"):
-        assert_refused("expects probabilities", model.compile, optimizer, loss=loss)
+        assert_rejected(expected, model.compile, optimizer, loss=loss)
         assert model._bert_optimizer is None  # the earlier optimizer is still used
     for name, value in (("learning_rate", 1e-3), ("layer_decay", 0.5)):
-        assert_refused(f"{name} is a setting of BERT's optimizer", model.compile, "adam", **{name: value})
+        assert_rejected((name, "optimizer"), model.compile, "adam", **{name: value})
     config = model.get_compile_config() | {"loss": keras.saving.serialize_keras_object(loss)}
     loaded = build()
     loaded.compile_from_config(config)
@@ -177,15 +178,15 @@ def test_each_fit_warms_up_for_a_proportion_of_its_steps():
 ])  # fmt: skip
 def test_learning_rate_callbacks_need_an_optimizer_without_a_schedule(callback):
     model, settings = build(), {"callbacks": [callback], "verbose": 0}
-    message = rf"^{type(callback).__name__} changes the learning rate.*compile\(official_bert.BertAdamW\(5e-5\)\)"
-    assert_refused(message, model.fit, TEXTS, LABELS, **settings)
+    names = (type(callback).__name__, "model.compile(official_bert.BertAdamW(5e-5))")
+    assert_rejected(names, model.fit, TEXTS, LABELS, **settings)
     model.compile(official_bert.BertAdamW(5e-5), run_eagerly=True)
     model.fit(TEXTS, LABELS, **settings)
 
 
 def test_multi_worker_strategies_are_rejected_with_the_command_to_use(monkeypatch):
     monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: True)
-    assert_refused("several machines; use official-bert finetune", build().fit, TEXTS, LABELS)
+    assert_rejected(("fit", "finetune"), build().fit, TEXTS, LABELS)
 
 
 def test_sample_weights_of_a_regressor_work_as_in_keras():
@@ -246,11 +247,11 @@ def test_micro_batches_show_the_metrics_of_the_whole_batch(name: str):
 def test_losses_that_micro_batches_cannot_compute_are_rejected():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
     model = build(gradient_accumulation_steps=2)
-    assert_refused("reduction='sum'", model.compile, "sgd", loss)
+    assert_rejected(("reduction='sum'", "reduction='sum_over_batch_size'"), model.compile, "sgd", loss)
     model.compile("sgd", lambda y, logits: keras.ops.mean(loss(y, logits)), run_eagerly=True)
-    assert_refused("returns a scalar", model.fit, TEXTS, LABELS, verbose=0)
+    assert_rejected(("<lambda>", "scalar"), model.fit, TEXTS, LABELS, verbose=0)
     model = build("MaskedLM", gradient_accumulation_steps=2)
-    assert_refused("loss_weights", model.compile, "sgd", loss_weights=[0.5])
+    assert_rejected("loss_weights", model.compile, "sgd", loss_weights=[0.5])
 
 
 def test_results_of_an_overridden_compute_metrics_are_shown():

@@ -10,7 +10,7 @@ import official_bert
 from official_bert.keras_models.inputs import Inputs
 from official_bert.kinds.features import NO_LABEL
 from tests.conftest import WORDS, slow_after
-from tests.make import assert_refused, build_text_model, refusal, tiny_config
+from tests.make import assert_mentions, assert_rejected, build_text_model, refusal, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
 LABELS, NUMBERS = ["good", "bad", "good", "bad"] * 2, np.array([1, 0, 1, 0] * 2)
@@ -46,10 +46,9 @@ def test_a_data_set_of_token_ids_can_be_used_for_training():
     assert history["loss"][0] == pytest.approx((3 * NUMBERS * losses).mean(), rel=0.05)  # differs by dropout
     for data in (ids, slices((TEXTS, LABELS))):
         for change in ({"validation_split": 0.5}, {"y": NUMBERS}, {"sample_weight": NUMBERS}):
-            message = f"x is a data set and must contain labels .* remove {next(iter(change))}"
-            assert_refused(message, model.fit, data, **change)
+            assert_rejected(("x", *change), model.fit, data, **change)
             if "validation_split" not in change:
-                assert_refused(message, model.evaluate, data, **change)
+                assert_rejected(("x", *change), model.evaluate, data, **change)
 
 
 @pytest.mark.parametrize(("columns", "class_weight", "expected"), [
@@ -125,22 +124,22 @@ def test_a_data_set_of_texts_gives_the_features_of_the_same_lists(name):
         np.testing.assert_array_equal(targets[targets != NO_LABEL], np.ravel(values)[np.ravel(values) != NO_LABEL])
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    (slices(TEXTS), "contains no labels"), (slices((np.arange(3), [0, 1, 0])), "specification .*expected a string"),
-    (slices((TEXTS, LABELS)).repeat(), "infinite; pass steps_per_epoch"),
-    (tf.data.Dataset.from_generator(list, (tf.string, tf.int32)), "expected a known shape"),
-    (slices(((TEXTS, TEXTS), LABELS)), "create the model with pair=True"),
-    (slices(({"text": TEXTS, "text_pair": TEXTS}, LABELS)), "create the model with pair=True$"),
+@pytest.mark.parametrize(("data", "names"), [
+    (slices(TEXTS), "(texts, labels, weights)"), (slices((np.arange(3), [0, 1, 0])), ("tf.int64", "string")),
+    (slices((TEXTS, LABELS)).repeat(), "steps_per_epoch"),
+    (tf.data.Dataset.from_generator(list, (tf.string, tf.int32)), ("shape=<unknown>", "[None]")),
+    (slices(((TEXTS, TEXTS), LABELS)), ("tf.string", "pair=True")),
+    (slices(({"text": TEXTS, "text_pair": TEXTS}, LABELS)), ("text_pair", "pair=True")),
 ])  # fmt: skip
-def test_an_unsupported_data_set_is_rejected(data, message: str, classifier):
-    assert_refused(message, classifier.fit, data, verbose=0)
+def test_an_unsupported_data_set_is_rejected(data, names, classifier):
+    assert_rejected(names, classifier.fit, data, verbose=0)
 
 
 @pytest.mark.parametrize("name", ["__call__", "train_on_batch", "test_on_batch", "predict_on_batch"])
 def test_methods_for_token_ids_reject_texts(name: str, classifier):
     for texts in (TEXTS, np.array(TEXTS), tf.constant(TEXTS), pd.Series(TEXTS)):
-        message = refusal(getattr(classifier, name), texts, NUMBERS)
-        assert all(each in message for each in ("fit", "evaluate", "predict", "model.preprocessor"))
+        instead = ("fit", "evaluate", "predict", "model.preprocessor(texts)")
+        assert_rejected(instead, getattr(classifier, name), texts, NUMBERS)
 
 
 @pytest.fixture(scope="module")
@@ -151,44 +150,44 @@ def traced() -> official_bert.TextClassifier:
     return model
 
 
-@pytest.mark.parametrize(("y", "weight", "message"), [
-    ([0, 1, 1, 7], 1.0, r"y\[1\] is 7; expected one of bad, good, or a number from 0 to 1"),
-    (["bad", "good", "bad", "fair"], 1.0, r"y\[1\] is b'fair'; expected one of bad, good"),
-    ([0, 1, 1, 0], -1.0, r"sample_weight\[1\] is -1.0; .* to 1e\+18"),
-    ([0, 1, 1, 0], 1e39, r"sample_weight\[1\] is 1e\+39; .* to 1e\+18"),
-    ([[1, 0], [1, 0], [1, 0], [1, 7]], 1.0, r"y\[1\] is"),
+@pytest.mark.parametrize(("y", "weight", "names"), [
+    ([0, 1, 1, 7], 1.0, ("y[1]", 7, "bad", "good", "0 to 1")),
+    (["bad", "good", "bad", "fair"], 1.0, ("y[1]", "b'fair'", "bad", "good")),
+    ([0, 1, 1, 0], -1.0, ("sample_weight[1]", -1.0, "1e+18")),
+    ([0, 1, 1, 0], 1e39, ("sample_weight[1]", "1e+39", "1e+18")), ([[1, 0]] * 3 + [[1, 7]], 1.0, ("y[1]", "[1, 7]")),
 ])  # fmt: skip
-def test_invalid_labels_and_weights_in_a_later_batch_are_reported_in_one_line(y, weight, message, traced, classifier):
+def test_invalid_labels_and_weights_in_a_later_batch_are_reported_in_one_line(y, weight, names, traced, classifier):
     for learn in (traced.fit, traced.evaluate, classifier.fit):
         data = slices((TEXTS[:4], y, np.array([1.0, 1.0, 1.0, weight]))).batch(2)
-        assert_refused(rf"\Ain batch 1 of the data set, {message}.*\Z", learn, data, verbose=0)
+        message = refusal(learn, data, verbose=0)
+        assert_mentions(message, "batch 1", *names)
+        assert "\n" not in message
 
 
 def test_invalid_numbers_and_labels_in_a_data_set_are_reported():
     several = build(labels=["a", "b", "c"], multi_label=True)
-    message = r"^in batch 0 of the data set, y\[1\] is nan; expected a finite number from -1e\+18 to 1e\+18$"
-    assert_refused(message, build_text_model("TextRegressor").fit, slices((TEXTS[:2], [0.5, np.nan])))
-    expected = "an array of numbers from 0 to 1 for each of a, b, c"
-    assert_refused(expected, several.fit, slices((TEXTS[:2], [[0, 1, 0], [0, 7, 0]])))
-    assert_refused(expected, several.fit, TEXTS[:1], np.array([[1, 0]]))
-    assert_refused(r"y\[0\] is b'a'; expected a list of", several.fit, slices((TEXTS[:3], ["a", "b", "c"])))
+    names, expected = ("batch 0", "y[1]", "nan", "-1e+18 to 1e+18"), ("0 to 1", "a, b, c")
+    assert_rejected(names, build_text_model("TextRegressor").fit, slices((TEXTS[:2], [0.5, np.nan])))
+    assert_rejected(("y[1]", *expected), several.fit, slices((TEXTS[:2], [[0, 1, 0], [0, 7, 0]])))
+    assert_rejected(("y[0]", *expected), several.fit, TEXTS[:1], np.array([[1, 0]]))
+    assert_rejected(("y[0]", "b'a'", *expected), several.fit, slices((TEXTS[:3], ["a", "b", "c"])))
     data = slices((TEXTS[:1], [[1, 0, 0]]))
-    assert_refused("class_weight is for models with one label", several.fit, data, class_weight={"a": 2.0})
+    assert_rejected(("class_weight", "multi"), several.fit, data, class_weight={"a": 2.0})
 
 
 def test_labels_passed_with_token_ids_are_checked(classifier, traced):
     ids = {name: values.numpy() for name, values in classifier.preprocessor(TEXTS[:4]).items()}
-    for message, y in (
-        ("a label is 7; expected a number from 0 to 1", np.array([0, 1, 7, 1])),
-        ("a value in y is nan; .* to 1e.18", np.array([0, 1, np.nan, 1])), ("y has 2 values for 4", np.array([0, 1])),
-        ("the examples have no labels", None), (r"y\[3\] is 'fair'; .* bad, good", ["bad", "good", "bad", "fair"]),
+    for names, y in (
+        ((7, 0, 1), np.array([0, 1, 7, 1])), (("y", "nan", "1e+18"), np.array([0, 1, np.nan, 1])),
+        (("y", 2, 4), np.array([0, 1])), (("y", "tf.data.Dataset"), None),
+        (("y[3]", "'fair'", "bad", "good"), ["bad", "good", "bad", "fair"]),
     ):  # fmt: skip
         for learn in (classifier.fit, classifier.evaluate):
-            assert_refused(f"^{message}", learn, ids, y)
+            assert_rejected(names, learn, ids, y)
     for learn in (classifier.fit, traced.evaluate):
-        assert_refused("^a label is 7; .* from 0 to 1$", learn, slices((ids, [0, 1, 7, 1], [1.0] * 4)).batch(2))
+        assert_rejected((7, 0, 1), learn, slices((ids, [0, 1, 7, 1], [1.0] * 4)).batch(2))
     wrong = {**ids, "input_ids": ids["input_ids"] + len(WORDS)}
-    assert_refused(f"^x contains the id .*; expected numbers from 0 to {len(WORDS) - 1}$", classifier.predict, wrong)
+    assert_rejected(("x", wrong["input_ids"][0, 0], 0, len(WORDS) - 1), classifier.predict, wrong)
     figures = [classifier.evaluate(ids, y, verbose=0) for y in (["bad", "good"] * 2, np.array([0, 1, 0, 1]))]
     assert figures[0] == figures[1] == pytest.approx(classifier.evaluate(TEXTS[:4], ["bad", "good"] * 2, verbose=0))
     np.testing.assert_allclose(tf.nn.softmax(classifier.predict(ids)), classifier.predict(TEXTS[:4]), rtol=1e-5)
@@ -198,9 +197,8 @@ def test_an_error_about_unknown_keys_lists_the_keys_of_the_data_set(classifier):
     data = slices(({"review": TEXTS, "stars": [1] * 8}, LABELS))
     for each in (data, data.batch(4)):
         for method in (classifier.fit, classifier.evaluate, classifier.predict):
-            message = refusal(method, each)
-            assert "the keys review, stars; expected text." in message
-            assert "data.map(lambda columns, labels: (columns['review'], labels))" in message
+            selection = "data.map(lambda columns, labels: (columns['review'], labels))"
+            assert_rejected(("review", "stars", "text", selection), method, each)
     selected = data.map(lambda columns, labels: (columns["review"], labels))
     np.testing.assert_allclose(classifier.predict(selected), classifier.predict(TEXTS), atol=1e-6)
 

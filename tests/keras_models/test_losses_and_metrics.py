@@ -22,7 +22,7 @@ from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.tagging.spec import TaggingSpec
 from official_bert.kinds.vectors.spec import VectorSpec
-from tests.make import VOCAB, assert_refused, refusal
+from tests.make import VOCAB, assert_mentions, assert_rejected, refusal
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat"]
@@ -156,9 +156,8 @@ def test_unsupported_losses_and_metrics_are_rejected_with_a_list_of_supported_on
     ):  # fmt: skip
         for name in find_names(module) - {*fitting}:
             message = refusal(check, create(module, name), head)
-            assert f".{name} does not fit" in message
-            assert ", ".join(fitting) in message
-            assert ("evaluate returns the scores" in message) == head.has_own_scores
+            assert_mentions(message, f"{module.__name__}.{name}", *fitting)
+            assert ("evaluate" in message) == head.has_own_scores
 
 
 @pytest.mark.parametrize("kind", ["two classes", "several labels"])
@@ -185,14 +184,14 @@ def test_soft_labels_are_learned_by_a_loss_that_reads_them(uses_data_set: bool):
     model = build(labels=["bad", "good", "plain"])
     soft = np.array([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0], [0.25, 0.5, 0.25], [0.1, 0.1, 0.8]], np.float32)
     data = (tf.data.Dataset.from_tensor_slices((TEXTS, soft)),) if uses_data_set else (TEXTS, soft.tolist())
-    message = r"y contains probabilities, such as \[0.7, 0.2, 0.1\].*keras.losses.CategoricalCrossentropy"
-    assert_refused(message, model.evaluate, *data, verbose=0)
+    names = ("y", "[0.7, 0.2, 0.1]", "keras.losses.CategoricalCrossentropy(from_logits=True)")
+    assert_rejected(names, model.evaluate, *data, verbose=0)
     model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True), run_eagerly=True)
     loss, accuracy = model.evaluate(*data, verbose=0)
     predictions = model.predict(TEXTS)
     assert loss == pytest.approx(-(soft * np.log(predictions)).sum(axis=1).mean(), rel=1e-5)
     assert accuracy == pytest.approx(np.mean(predictions.argmax(1) == soft.argmax(1)))
-    assert_refused(r"y\[1\] is \[0.3, 0.3, 0.3\]; .* 3 probabilities", model.fit, TEXTS[:2], [[1, 0, 0], [0.3] * 3])
+    assert_rejected(("y[1]", "[0.3, 0.3, 0.3]", 3), model.fit, TEXTS[:2], [[1, 0, 0], [0.3] * 3])
 
 
 def test_soft_labels_of_several_labels_are_learned():
@@ -201,30 +200,33 @@ def test_soft_labels_of_several_labels_are_learned():
     model.compile("sgd", metrics=[], run_eagerly=True)
     expected = -np.mean(soft * np.log(p) + (1 - soft) * np.log(1 - p))
     assert model.evaluate(TEXTS, soft, verbose=0) == pytest.approx(expected, rel=1e-5)
-    assert_refused("numbers from 0 to 1", model.evaluate, TEXTS, 2 * soft, verbose=0)
+    assert_rejected(("y[0]", "[1.4, 1.2]", "0 to 1"), model.evaluate, TEXTS, 2 * soft, verbose=0)
 
 
 def test_labels_of_ids_in_a_data_set_must_have_the_form_of_the_loss():
     model = build(labels=["0", "1", "2", "3"])
     focal = keras.losses.CategoricalFocalCrossentropy(from_logits=True)
-    for loss, labels, form in ((focal, [0, 1, 2, 3], "index of a class"), (None, np.eye(4), "row with a number per")):
+    for loss, labels, expected, other in (
+        (focal, [0, 1, 2, 3], "CategoricalFocalCrossentropy", "SparseCategoricalCrossentropy"),
+        (None, np.eye(4), "SparseCategoricalCrossentropy", "CategoricalCrossentropy"),
+    ):
         model.compile("sgd", loss, run_eagerly=True)
         # A batch with as many rows as classes.
         data = tf.data.Dataset.from_tensors((model.preprocessor(TEXTS), labels))
         for method in (model.fit, model.evaluate):
-            assert_refused(f"each label is .* {form}", method, data, verbose=0)
+            assert_rejected((expected, f"keras.losses.{other}(from_logits=True)"), method, data, verbose=0)
 
 
 def test_losses_and_metrics_are_recognized_by_name_class_and_function():
     sparse = keras.losses.SparseCategoricalCrossentropy
     for given in ("sparse_categorical_crossentropy", "ce", sparse, keras.losses.sparse_categorical_crossentropy):
-        line = "use keras.losses.SparseCategoricalCrossentropy(from_logits=True"
-        assert f"{line})" in refusal(check_losses, {"start": given, "end": None}, ONE_CLASS)
-        assert f"{line}, ignore_class=-1)" in refusal(check_losses, given, TAGS)
+        line = "keras.losses.SparseCategoricalCrossentropy(from_logits=True"
+        assert_rejected(f"{line})", check_losses, {"start": given, "end": None}, ONE_CLASS)
+        assert_rejected(f"{line}, ignore_class=-1)", check_losses, given, TAGS)
     for given in ("binary_crossentropy", "crossentropy"):
-        assert "keras.losses.BinaryCrossentropy(from_logits=True)" in refusal(check_losses, given, SEVERAL)
-    assert_refused("SparseCategoricalCrossentropy does not fit regression", check_losses, "ce", RegressionSpec())
-    assert_refused("does not ignore the label -1", check_losses, sparse(from_logits=True), TAGS)
+        assert_rejected("keras.losses.BinaryCrossentropy(from_logits=True)", check_losses, given, SEVERAL)
+    assert_rejected(("SparseCategoricalCrossentropy", "regression"), check_losses, "ce", RegressionSpec())
+    assert_rejected(("label -1", "ignore_class=-1"), check_losses, sparse(from_logits=True), TAGS)
     metrics = check_metrics(["auc", "ce", "f1_score", keras.metrics.AUC, keras.metrics.kl_divergence], ONE_CLASS)
     assert re.fullmatch(r"auc ce f1_score auc(_\d+)? kl\w+", " ".join(metric.name for metric in metrics))
 

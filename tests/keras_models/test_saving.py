@@ -19,7 +19,7 @@ from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from tests import make
 from tests.conftest import ROOT, slow_after
-from tests.make import assert_equal_weights, assert_refused, refusal, tiny_config
+from tests.make import assert_equal_weights, assert_mentions, assert_rejected, refusal, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking"]
 
@@ -106,7 +106,7 @@ def test_text_encoder_vectors_equal_feature_extractor_vectors():
     np.testing.assert_allclose(vectors[0, :8], np.mean(encoder(ids)["sequence_output"][0], axis=0), rtol=1e-5)
     pooled = make.build_text_model("TextEncoder", tiny_config(), pooling="pooled")
     np.testing.assert_allclose(pooled.predict(TEXTS)[:1], pooled(ids)["pooled_output"], rtol=1e-5)
-    assert_refused("; expected pairs or triplets of texts", encoder.fit, TEXTS, [0, 1, 0])
+    assert_rejected(("x[0]", "'the cat sat'", "pairs", "triplets"), encoder.fit, TEXTS, [0, 1, 0])
 
 
 def test_precision_follows_the_argument_or_the_global_policy(tmp_path):
@@ -122,7 +122,7 @@ def test_precision_follows_the_argument_or_the_global_policy(tmp_path):
     model.save(tmp_path / "model.keras")
     assert keras.models.load_model(tmp_path / "model.keras").get_config()["dtype"] == "mixed_bfloat16"
     low = build(dtype="bfloat16")
-    assert_refused("dtype=bfloat16, .* dtype=mixed_bfloat16", low.fit, TEXTS, ["bad"] * 3)
+    assert_rejected(("dtype=bfloat16", "dtype=mixed_bfloat16"), low.fit, TEXTS, ["bad"] * 3)
     low.compile("sgd", run_eagerly=True)  # An optimizer of Keras needs no float32 weights.
     assert np.isfinite(low.fit(TEXTS, ["bad"] * 3, verbose=0).history["loss"]).all()
 
@@ -139,7 +139,7 @@ def test_a_model_of_the_same_configuration_has_new_weights(tmp_path, capsys):
     paths = [[variable.path for variable in each.trainable_variables] for each in (loaded, model)]
     assert paths[0] == paths[1]
     assert_equal_weights(model, loaded)
-    assert_refused("contains a TextClassifier; expected a TextRegressor", official_bert.TextRegressor.load, path)
+    assert_rejected((path, "TextClassifier", "TextRegressor"), official_bert.TextRegressor.load, path)
     model.summary()
     assert "layer_0_output" in capsys.readouterr().out
     assert model.count_params() == sum(int(np.prod(variable.shape)) for variable in model.variables)
@@ -170,12 +170,11 @@ def test_an_exported_masked_lm_fills_masks_as_the_model_does(tmp_path):
 @pytest.mark.usefixtures("pause_collection")
 def test_dense_layers_support_int8_and_lora(tmp_path):
     model, other, path = build(), build(), str(tmp_path / "model.keras")
-    assert_refused(
-        "--format is openvino; .* saved_model, onnx, litert", model.export, str(tmp_path / "out"), "openvino"
-    )
+    names = ("--format", "openvino", "saved_model", "onnx", "litert")
+    assert_rejected(names, model.export, str(tmp_path / "out"), "openvino")
     exact = model.predict(TEXTS)
     model.quantize("int8")
-    assert_refused("has 8-bit weights, .* saved_model exports", model.export, str(tmp_path / "out"), "onnx")
+    assert_rejected(("8-bit", "saved_model"), model.export, str(tmp_path / "out"), "onnx")
     quantized = model.predict(TEXTS)
     np.testing.assert_allclose(quantized, exact, atol=0.02)
     assert not np.array_equal(quantized, exact)
@@ -191,18 +190,18 @@ def test_dense_layers_support_int8_and_lora(tmp_path):
     np.testing.assert_allclose(official_bert.TextClassifier.load(path).predict(TEXTS), other.predict(TEXTS), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "x", "y", "message"), [
-    ("pairs", ["a"], ["a"], r"x\[0\] is 'a'; expected pairs"), ("pairs", (["a"], ["a", "b"]), ["a"], "columns of 1, 2"),
-    ("tagger", ["the cat"], ["D"], r"x\[0\] has 2 words and y\[0\] 1 tags"), ("masked_lm", ["a"], [0], "remove y"),
-    ("tagger", ["the", b"\xff"], ["D", "D"], r"x\[1\] is not UTF-8"),
-    ("tagger", ["a", None], ["D", "D"], r"x\[1\] is N"), ("tagger", [["a", None]], ["D N"], r"x\[0\]\[1\] is None"),
-    ("tagger", ["the cat"], ["D X"], r"y\[0\]\[1\] is 'X'; .* D, N, V"),
-    ("answerer", (["who"], ["the cat"]), ["dog"], r"y\[0\] is 'dog', which is not in the context$"),
-    ("choice", [("the", ["a", "b"])], [0], r"x\[0\] has 2 endings; expected 4"),
-    ("choice", [("the cat", ["sat", "ran", "on", "the mat"])], [4], r"y\[0\] is 4"),
+@pytest.mark.parametrize(("name", "x", "y", "names"), [
+    ("pairs", ["a"], ["a"], ("x[0]", "'a'", "pairs")), ("pairs", (["a"], ["a", "b"]), ["a"], ("x", 1, 2)),
+    ("tagger", ["the cat"], ["D"], ("x[0]", 2, "y[0]", 1)), ("masked_lm", ["a"], [0], ("MaskedLM", "y")),
+    ("tagger", ["the", b"\xff"], ["D", "D"], ("x[1]", "UTF-8")), ("tagger", ["a", None], ["D", "D"], ("x[1]", None)),
+    ("tagger", [["a", None]], ["D N"], ("x[0][1]", None)),
+    ("tagger", ["the cat"], ["D X"], ("y[0][1]", "'X'", "D", "N", "V")),
+    ("answerer", (["who"], ["the cat"]), ["dog"], ("y[0]", "'dog'", "context")),
+    ("choice", [("the", ["a", "b"])], [0], ("x[0]", 2, 4)),
+    ("choice", [("the cat", ["sat", "ran", "on", "the mat"])], [4], ("y[0]", 4)),
 ])  # fmt: skip
-def test_invalid_examples_are_reported(name, x, y, message):
-    assert_refused(message, build(name).fit, x, y, verbose=0)
+def test_invalid_examples_are_reported(name, x, y, names):
+    assert_rejected(names, build(name).fit, x, y, verbose=0)
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.weights.h5", "model.h5"])
@@ -213,12 +212,12 @@ def test_a_failed_save_keeps_the_existing_file(name, tmp_path):
     content = path.read_bytes()
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
     try:
-        assert_refused(f"cannot write .*{name}: File too large", save, path)
+        assert_rejected((path, "large"), save, path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_bytes() == content
     assert not list(tmp_path.glob("*.writing-*"))
-    assert_refused(f"{name} already exists", save, path, overwrite=False)
+    assert_rejected((path, "overwrite=True"), save, path, overwrite=False)
 
 
 @pytest.mark.parametrize("optimizer", slow_after(1, [None, "sgd"]))
@@ -253,7 +252,7 @@ def test_weights_in_one_file_or_several_and_models_in_folders_are_read_again(tmp
         assert_equal_weights(model, other)
     assert len(list(tmp_path.glob("model_*.weights.h5"))) > 1
     model.save(tmp_path / "folder", zipped=False)
-    assert_refused("folder already exists", model.save, tmp_path / "folder", zipped=False)
+    assert_rejected(tmp_path / "folder", model.save, tmp_path / "folder", zipped=False)
     assert_equal_weights(model, official_bert.TextClassifier.load(tmp_path / "folder"))
     path = tmp_path / "folder.keras"
     make.assert_rejected((path, "zipped=False"), model.save, path, zipped=False)
@@ -277,8 +276,8 @@ def test_damaged_keras_files_are_reported(tmp_path):
     for name, damaged_content in damaged.items():
         path.write_bytes(damaged_content)
         message = refusal(load, str(path))
-        assert f"{path} is damaged" in message
+        assert_mentions(message, path, "damaged")
         assert "File not found" not in message, name
         assert "\n" not in message
-    assert_refused(f"{tmp_path}/none does not exist", load, str(tmp_path / "none"))
-    assert_refused(f"{tmp_path} is a folder that save did not write.* use from_checkpoint", load, str(tmp_path))
+    assert_rejected(tmp_path / "none", load, str(tmp_path / "none"))
+    assert_rejected((tmp_path, "save", "from_checkpoint"), load, str(tmp_path))

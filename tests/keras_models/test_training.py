@@ -21,10 +21,9 @@ from tests.event_files import read_scalars
 from tests.make import (
     VOCAB,
     assert_equal_weights,
-    assert_refused,
+    assert_rejected,
     build_text_model,
     list_weights,
-    refusal,
     run_python,
     tiny_config,
 )
@@ -84,52 +83,49 @@ def test_fit_on_strings_equals_fit_on_the_same_batches_of_ids():
     assert model.fit(TEXTS[:1], LABELS[:1], verbose=0).history["accuracy"][0] in (0.0, 1.0)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"y": ["good", "fair"]}, r"y\[1\] is 'fair'; .* bad, good, or a number from 0 to 1"),
-    ({"y": [0]}, "y has 1 values for 2"), ({"y": [0, NAN]}, r"y\[1\] is nan"), ({"y": None}, "have no labels"),
+@pytest.mark.parametrize(("change", "names"), [
+    ({"y": ["good", "fair"]}, ("y[1]", "'fair'", "bad", "good", "0 to 1")), ({"y": [0]}, ("y", 1, 2)),
+    ({"y": [0, NAN]}, ("y[1]", NAN)), ({"y": None}, ("labels", "y")),
     ({"x": [*zip(TEXTS, LABELS, strict=True)], "y": None}, "tf.data.Dataset"),
-    ({"y": [0, None]}, r"y\[1\] is None; expected one of bad, good"), ({"x": None}, "x is missing"),
-    ({"y": [[1, 0], [1, 1]]}, r"y\[1\] is \[1, 1\]; expected 2 prob"), ({"x": "a text"}, "x is a single text"),
-    ({"x": ["a", 5]}, r"x\[1\] is 5"), ({"x": ["a", b"\xff"]}, r"x\[1\] is not UTF-8"),
-    ({"x": [], "y": []}, "no examples"), ({"sample_weight": [1.0]}, "sample_weight has 1 values for 2"),
-    ({"sample_weight": [1.0, 1e39]}, r"sample_weight\[1\] is 1e\+39; .* to 1e\+18"),
-    ({"class_weight": {"fair": 2.0}}, r"class_weight\[0\] is 'fair'"),
-    ({"class_weight": {0: 1e39}}, r"class_weight\[0\] is 1e\+39; .* to 1e\+18"),
-    ({"class_weight": "rare"}, "class_weight is 'rare'; .* an array of 2 weights"),
-    ({"validation_split": 0.9}, "validation_split=0.9"), ({"validation_data": [TEXTS]}, "validation_data has .* parts"),
-    ({"validation_split": 0.25, "validation_data": (TEXTS, LABELS)}, "validation_split and validation_data"),
-    ({"validation_batch_size": -1}, "validation_batch_size is -1; .* at least 1"),
-    ({"x": slices((TEXTS, LABELS)).take(0), "y": None}, "the data set is empty"),
-    ({"x": slices((TEXTS, LABELS)).filter(lambda x, y: False), "y": None}, "the data set is empty"),
+    ({"y": [0, None]}, ("y[1]", None, "bad", "good")), ({"x": None}, ("x", "missing")),
+    ({"y": [[1, 0], [1, 1]]}, ("y[1]", "[1, 1]", 2)), ({"x": "a text"}, ("x", "'a text'")),
+    ({"x": ["a", 5]}, ("x[1]", 5)), ({"x": ["a", b"\xff"]}, ("x[1]", "UTF-8")),
+    ({"x": [], "y": []}, ("x", "examples")), ({"sample_weight": [1.0]}, ("sample_weight", 1, 2)),
+    ({"sample_weight": [1.0, 1e39]}, ("sample_weight[1]", 1e39, 1e18)),
+    ({"class_weight": {"fair": 2.0}}, ("class_weight[0]", "'fair'")),
+    ({"class_weight": {0: 1e39}}, ("class_weight[0]", 1e39, 1e18)), ({"validation_split": 0.9}, "validation_split=0.9"),
+    ({"class_weight": "rare"}, ("class_weight", "'rare'", 2)), ({"validation_data": [TEXTS]}, ("validation_data", 1)),
+    ({"validation_split": 0.25, "validation_data": (TEXTS, LABELS)}, ("validation_split", "validation_data")),
+    ({"x": slices((TEXTS, LABELS)).take(0), "y": None}, "empty"),
+    ({"x": slices((TEXTS, LABELS)).filter(lambda x, y: False), "y": None}, "empty"),
     ({"x": slices((TEXTS, LABELS)), "y": None, "class_weight": "balanced"}, "class_weight='balanced'"),
-    *[({"epochs": value}, f"epochs is {value!r}; .* at least 1") for value in (0, -1, 1.5, "2")],
-    *[({"validation_split": value}, "validation_split is .*; .* at least 0")
+    *[({"validation_split": value}, ("validation_split", repr(value), 0, 1))
       for value in (NAN, "0.5", -0.1, 1.0, np.array([]), "")],
-    *[({name: value}, f"{name} is {value}; .* at least")
-      for name, value in (("initial_epoch", -1), ("steps_per_epoch", 0), ("steps_per_epoch", -1), ("batch_size", 0),
-                          ("validation_freq", 0))],
-    ({"validation_steps": np.array([])}, "validation_steps is array"),
+    *[({name: value}, (name, repr(value), lowest)) for name, lowest, *values in (
+        ("epochs", 1, 0, -3, 1.5, "2"), ("initial_epoch", 0, -1), ("steps_per_epoch", 1, 0, -3), ("batch_size", 1, 0),
+        ("validation_batch_size", 1, -3), ("validation_freq", 1, 0), ("validation_steps", 1, np.array([])),
+    ) for value in values],
 ])  # fmt: skip
-def test_invalid_data_and_numbers_are_reported(unchanged, change, message):
-    assert_refused(message, unchanged.fit, **{"x": TEXTS[:2], "y": [0, 1], "verbose": 0, **change})
+def test_invalid_data_and_numbers_are_reported(unchanged, change, names):
+    assert_rejected(names, unchanged.fit, **{"x": TEXTS[:2], "y": [0, 1], "verbose": 0, **change})
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_evaluate_and_predict_reject_the_same_inputs_as_fit(unchanged):
     for method in (unchanged.evaluate, unchanged.predict):
-        assert_refused("batch_size is 0", method, TEXTS[:2], batch_size=0)
-        assert_refused("x is (None|missing)", method, None)
+        assert_rejected(("batch_size", 0), method, TEXTS[:2], batch_size=0)
+        assert_rejected("x", method, None)
     data, ids = slices((TEXTS, LABELS)), unchanged.preprocessor(TEXTS[:2])
-    assert_refused("data set is empty", unchanged.evaluate, data.take(0))
-    assert_refused("data set is empty", unchanged.evaluate, data.filter(lambda x, y: False))
-    assert_refused("^steps is -1; .* at least 1", unchanged.evaluate, TEXTS, LABELS, steps=-1)
-    assert_refused("no examples", unchanged.predict, [])
+    assert_rejected("empty", unchanged.evaluate, data.take(0))
+    assert_rejected("empty", unchanged.evaluate, data.filter(lambda x, y: False))
+    assert_rejected(("steps", -3, 1), unchanged.evaluate, TEXTS, LABELS, steps=-3)
+    assert_rejected(("x", "examples"), unchanged.predict, [])
     for settings in ({"steps": 1}, {"callbacks": [keras.callbacks.Callback()]}):
-        assert_refused("predict accepts steps and callbacks for token ids only", unchanged.predict, TEXTS, **settings)
+        assert_rejected(("predict", "steps", "callbacks"), unchanged.predict, TEXTS, **settings)
     empty = {name: values[:0] for name, values in ids.items()}
-    assert_refused("no examples", unchanged.fit, empty, np.empty(0))
+    assert_rejected(("x", "examples"), unchanged.fit, empty, np.empty(0))
     weights = np.array([1.0, NAN])
-    assert_refused(r"sample_weight\[1\] is nan", unchanged.fit, ids, np.array([0, 1]), sample_weight=weights)
+    assert_rejected(("sample_weight[1]", NAN), unchanged.fit, ids, np.array([0, 1]), sample_weight=weights)
 
 
 @pytest.mark.parametrize(("labels", "is_noted"), [([0, 1, 1, 1], True), ([0, 1, 1, 0], False), ([0, 0, 0, 1], False)])
@@ -150,7 +146,7 @@ def test_balanced_class_weights_equal_those_of_the_command(unchanged):
         np.testing.assert_allclose(weights, factor * np.where(labels == 1, 1.5, 0.75))
     regressor = build_text_model("TextRegressor")
     for weights in ("balanced", {0: 2.0}):
-        assert_refused("class_weight .* not for regression", regressor.fit, TEXTS[:1], [1.0], class_weight=weights)
+        assert_rejected(("class_weight", "regression"), regressor.fit, TEXTS[:1], [1.0], class_weight=weights)
 
 
 def test_steps_are_counted_without_the_validation_split():
@@ -158,39 +154,38 @@ def test_steps_are_counted_without_the_validation_split():
     assert [fit_arguments.count_steps(ids, 4, split) for split in (0.0, 0.25, 0.6)] == [3, 2, 1]
     assert fit_arguments.count_kept(10, 0.25) == 7  # rounded down
     assert fit_arguments.count_steps(slices(np.arange(10)).batch(4).filter(lambda x: True), 1, 0.0) == 3
-    for split in (0.95, 0.0):
-        assert_refused("leaves none", fit_arguments.count_kept, 10, split)
+    for split in (0.95, 0):
+        assert_rejected((f"validation_split={split}", 10), fit_arguments.count_kept, 10, split)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"labels": "ab"}, "labels is 'ab'; .* two or more"), ({"labels": ["a"]}, r"labels is \['a'\]; .* two or more"),
-    ({"labels": 2}, "labels is 2"), ({"num_classes": 2}, "num_classes=2 .* two or more"),
-    ({"labels": ["a", "b"], "max_seq_length": -5}, "max_seq_length is -5; .* at least 3"),
-    ({"labels": ["a", "b"], "max_seq_length": 0}, "max_seq_length is 0; .* at least 3"),
-    ({"labels": ["a", "b"], "gradient_accumulation_steps": 1.5}, "gradient_accumulation_steps is 1.5"),
-    *[({"labels": ["a", "b"], "seed": seed}, f"seed is {seed}; expected an integer, at least 0")
-      for seed in (None, -1)],
-    *[({"labels": ["a", "b"], name: 3}, f"has no argument {name}; did you mean {valid}.*: .*doc_stride, dtype, frozen")
+@pytest.mark.parametrize(("arguments", "names"), [
+    ({"labels": "ab"}, ("labels", "'ab'", "two")), ({"labels": ["a"]}, ("labels", "['a']", "two")),
+    ({"labels": 2}, ("labels", 2)), ({"num_classes": 2}, ("num_classes=2", "two")),
+    *[({"labels": ["a", "b"], name: value}, (name, value, lowest)) for name, value, lowest in (
+        ("max_seq_length", -5, 3), ("max_seq_length", 0, 3), ("gradient_accumulation_steps", 1.5, 1),
+        ("seed", None, 0), ("seed", -1, 0),
+    )],
+    *[({"labels": ["a", "b"], name: 3}, (name, valid, "doc_stride", "dtype", "frozen"))
       for name, valid in (("max_len", "max_seq_length"), ("max_length", "max_seq_length"), ("sede", "seed"))],
 ])  # fmt: skip
-def test_invalid_fit_arguments_are_rejected(arguments, message):
-    assert_refused(message, official_bert.TextClassifier, tiny_config(), VOCAB, **arguments)
+def test_invalid_fit_arguments_are_rejected(arguments, names):
+    assert_rejected(names, official_bert.TextClassifier, tiny_config(), VOCAB, **arguments)
     if arguments.get("labels") != ["a"]:  # one tag is enough
-        message = message.replace("two", "one")
-        assert_refused(message, official_bert.TokenTagger, tiny_config(), VOCAB, **arguments)
+        names = tuple("one" if name == "two" else name for name in names)
+        assert_rejected(names, official_bert.TokenTagger, tiny_config(), VOCAB, **arguments)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    *[({"learning_rate": rate}, f"learning_rate is {rate}; expected a positive") for rate in (NAN, -1.0, True)],
-    ({"optimizer": keras.optimizers.Adam(NAN)}, "the optimizer's learning_rate is nan"),
-    ({"optimizer": BertAdamW(-1e-3)}, "the optimizer's learning_rate is -0.001"),
+@pytest.mark.parametrize(("arguments", "names"), [
+    *[({"learning_rate": rate}, ("learning_rate", rate, "positive")) for rate in (NAN, -1.0, True)],
+    ({"optimizer": keras.optimizers.Adam(NAN)}, ("optimizer", "learning_rate", NAN)),
+    ({"optimizer": BertAdamW(-0.5)}, ("optimizer", "learning_rate", -0.5)),
     ({"optimizer": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(NAN, 9, 0.9))},
-     "the optimizer's schedule returns nan for step 0"),
-    ({"warmup_proportion": 2.0}, "warmup_proportion is 2.0; expected a number from 0 to 1"),
-    ({"layer_decay": "0.9"}, "layer_decay is '0.9'"), ({"layer_decay": 0.0}, "layer_decay is 0.0"),
+     ("optimizer", "schedule", NAN, 0)),
+    ({"warmup_proportion": 2.0}, ("warmup_proportion", 2.0, 0, 1)),
+    ({"layer_decay": "0.9"}, ("layer_decay", "'0.9'")), ({"layer_decay": 0.0}, ("layer_decay", 0.0)),
 ])  # fmt: skip
-def test_invalid_learning_rates_are_rejected(unchanged, arguments, message):
-    assert_refused(message, unchanged.compile, **arguments)
+def test_invalid_learning_rates_are_rejected(unchanged, arguments, names):
+    assert_rejected(names, unchanged.compile, **arguments)
 
 
 @pytest.mark.slow
@@ -232,7 +227,7 @@ def test_fit_of_a_frozen_encoder_trains_the_head_and_of_frozen_layers_only_is_re
     assert moved == {"sequence_classifier/kernel", "sequence_classifier/bias"}
     model.freeze(".*")
     model.compile(optimizer)
-    assert_refused("nothing to train", model.fit, TEXTS, LABELS, verbose=0)
+    assert_rejected(("freeze", "model.get_layer(name).trainable"), model.fit, TEXTS, LABELS, verbose=0)
 
 
 @pytest.mark.parametrize(("metric", "best", "rate"), slow_after(1, [("loss", min, 0.03), ("roc_auc", max, 1e-3)]))
@@ -264,12 +259,11 @@ def test_the_best_epoch_is_the_maximum_of_a_score_or_the_minimum_of_an_error(met
 
 
 def test_a_score_that_cannot_select_the_best_epoch_is_refused(unchanged):
-    message = refusal(unchanged.fit, TEXTS, LABELS, validation_data=(TEXTS, LABELS), metric_for_best_model="f1")
-    assert "'f1'" in message
-    assert "f1_rare_class" in message
-    assert_refused("validation_split", unchanged.fit, TEXTS, LABELS, metric_for_best_model="roc_auc")
+    settings = {"validation_data": (TEXTS, LABELS), "metric_for_best_model": "f1"}
+    assert_rejected(("metric_for_best_model", "'f1'", "f1_rare_class"), unchanged.fit, TEXTS, LABELS, **settings)
+    assert_rejected("validation_split", unchanged.fit, TEXTS, LABELS, metric_for_best_model="roc_auc")
     one_class = {"validation_data": (TEXTS[:3], LABELS[:1] * 3), "metric_for_best_model": "roc_auc"}
-    assert_refused("metric_for_best_model is roc_auc", unchanged.fit, TEXTS, LABELS, **one_class)
+    assert_rejected(("metric_for_best_model", "roc_auc", 3), unchanged.fit, TEXTS, LABELS, **one_class)
 
 
 @pytest.mark.slow
