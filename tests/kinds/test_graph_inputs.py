@@ -9,6 +9,7 @@ from official_bert.kinds import graph_inputs
 from official_bert.kinds.text_spec import TextExample, featurize
 from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
+from tests.make import assert_mentions
 
 
 def test_pairs_are_packed_as_in_fine_tuning(vocab_file: str):
@@ -32,19 +33,17 @@ def test_texts_that_lost_tokens_are_detected():
     assert graph_inputs.have_lost_tokens((shorter, None), (spans, None)).numpy().tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("ids", "mask", "message"), [
-    ([[0, -1]], [[1, 1]], "input_ids has values outside of 0 to 2"),
-    ([[0, 3]], [[1, 1]], "input_ids has values outside of 0 to 2"),
-    ([[0, 2]], [[1, 1, 1]], "input_mask and input_ids have different shapes"),
-    ([[0, 2], [0, 2]], [[1, 1]], "input_mask and input_ids have different shapes"),
-    ([[0, 2, 1]], [[1, 1, 1]], "must have 1 to 2 ids"),
-    ([[]], [[]], "must have 1 to 2 ids"),
+@pytest.mark.parametrize(("ids", "mask", "names"), [
+    ([[0, -1]], [[1, 1]], ("input_ids", "0 to 2")), ([[0, 3]], [[1, 1]], ("input_ids", "0 to 2")),
+    ([[0, 2]], [[1, 1, 1]], ("input_mask", "input_ids")), ([[0, 2], [0, 2]], [[1, 1]], ("input_mask", "input_ids")),
+    ([[0, 2, 1]], [[1, 1, 1]], ("input_ids", "1 to 2")), ([[]], [[]], ("input_ids", "1 to 2")),
 ])  # fmt: skip
-def test_ids_that_the_model_cannot_read_are_refused(ids: list[list[int]], mask: list[list[int]], message: str):
+def test_ids_that_the_model_cannot_read_are_refused(ids: list[list[int]], mask: list[list[int]], names):
     def check(ids: list[list[int]], mask: list[list[int]]) -> dict[str, Any]:
         features = {"input_ids": tf.constant(ids, tf.int32), "input_mask": tf.constant(mask, tf.int32)}
         return graph_inputs.check_features(features, {"input_ids": 3, "input_mask": 2}, max_length=2)
 
     np.testing.assert_array_equal(check([[0, 2]], [[1, 1]])["input_ids"], [[0, 2]])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         check(ids, mask)
+    assert_mentions(str(caught.value), *names)

@@ -13,7 +13,7 @@ from official_bert.kinds.question_answering.questions import Answer
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.vectors.spec import VectorSpec
-from tests.make import assert_refused
+from tests.make import assert_mentions, assert_rejected, refusal
 
 CLASSES, PAIRS = ClassificationSpec(labels=("no", "yes")), ClassificationSpec(labels=("no", "yes"), pair=True)
 SEVERAL, STARS = MultiLabelSpec(labels=("no", "yes", "maybe")), ("1", "2", "3")
@@ -23,15 +23,11 @@ NAN = float("nan")
 def test_a_data_frame_gives_rows_or_the_values_of_its_only_column():
     frame = pd.DataFrame({"text": ["a", "b"], "other": ["c", "d"]})
     assert input_adapters.to_texts(frame[["text"]]) == ["a", "b"]
-    assert_refused(r"x has the columns other, text; .*x\['text'\]", input_adapters.to_texts, frame[["other", "text"]])
+    assert_rejected(("x", "other", "x['text']"), input_adapters.to_texts, frame[["other", "text"]])
     assert input_adapters.to_pairs(frame) == (["a", "b"], ["c", "d"])
     swapped = pd.DataFrame({"text_pair": ["c", "d"], "text": ["a", "b"]})
     assert input_adapters.to_pairs(swapped) == (["a", "b"], ["c", "d"])
-    assert_refused(
-        "x has the columns text_pair, text, id; expected text and text_pair",
-        input_adapters.to_pairs,
-        swapped.assign(id=[1, 2]),
-    )
+    assert_rejected(("x", "id", "text", "text_pair"), input_adapters.to_pairs, swapped.assign(id=[1, 2]))
     for names in {"text_pair": "context", "text": "question"}, {}:
         (first, _) = QuestionAnsweringSpec().make_examples(swapped.rename(columns=names), None)
         assert (first.text, first.context) == ("a", "c")
@@ -47,10 +43,10 @@ def test_the_columns_of_a_data_frame_are_matched_by_name():
     assert several.parse_labels([np.array([0.5, 0.6, 0.4])]) == [(1,)]
     assert several.parse_rows([["3", "no", "yes"], ["no"]]) is None  # three names for three classes are not numbers
     for either in (head, several):
-        assert_refused("y has the columns yes, 3; .* no, yes, 3", either.parse_labels, y[["yes", "3"]])
+        assert_rejected(("y", "3, yes", "no, yes, 3"), either.parse_labels, y[["3", "yes"]])
     assert several.parse_labels(pd.DataFrame({"no": [1, True], "yes": [0, False], "3": [0, 0]})) == [(0,), (0,)]
     gap = pd.DataFrame({"no": [1, 0], "yes": [0, 0], "3": pd.array([0, None], "Int64")})
-    assert_refused(r"y\[1\] is array\(\[ 0., +0., nan\]\)", several.parse_labels, gap)
+    assert_rejected(("y[1]", NAN, "no, yes, 3"), several.parse_labels, gap)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -73,13 +69,14 @@ def test_two_columns_are_a_pair_for_any_number_of_rows(number):
     pd.DataFrame({"one": ["a"], "two": ["b"]}), (pd.Series(["a"]), pd.Series(["b"])),
 ])  # fmt: skip
 def test_pairs_are_rejected_by_a_model_for_single_texts(x):
-    assert_refused(r"x(\[0\] is|.*x\['one'\]).* for pairs of texts, .* pair=True", CLASSES.make_examples, x, None)
+    names = ("x['one']" if isinstance(x, pd.DataFrame) else "x[0]", "pair=True")
+    assert_rejected(names, CLASSES.make_examples, x, None)
 
 
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
 def test_ambiguous_rows_of_pairs_are_rejected(rows):
     for read in (input_adapters.to_pairs, lambda x: QuestionAnsweringSpec().make_examples(x, None)):
-        assert_refused(f"x is a list of {len(rows)} lists, .*columns; pass rows as tuples", read, rows)
+        assert_rejected(("x", len(rows), "x = [tuple(row) for row in x]"), read, rows)
 
 
 @pytest.mark.parametrize("y", [
@@ -124,19 +121,20 @@ def test_values_are_matched_with_numeric_and_boolean_class_names(labels, y, numb
     (STARS, 0), (STARS, np.zeros([3, 4])), (["1", "3.0", "b", "-2"], "1.5"),
 ])  # fmt: skip
 def test_numbers_that_are_not_class_names_are_rejected(labels, value):
-    assert_refused(rf"^y\[0\] is .*; expected one of {', '.join(labels)}$", class_labels.class_numbers, [value], labels)
+    assert_rejected(("y[0]", ", ".join(labels)), class_labels.class_numbers, [value], labels)
 
 
-@pytest.mark.parametrize(("head", "right", "message", "wrong"), [
-    (CLASSES, 0, "expected one of no, yes, or a number from 0 to 1",
+@pytest.mark.parametrize(("head", "right", "names", "wrong"), [
+    (CLASSES, 0, ("no", "yes", "0 to 1"),
      [None, NAN, 0.5, 2, -1, "maybe", [0, 2], [1, 1], [0.5, 0.5], [0, 1, 0], [], object(), np.array([[0, 1]])]),
-    (SEVERAL, [], "expected", [np.array([1.0, NAN, 0.0]), np.array([0, 2, 1]), np.array([1, 0, -1]), [1, 0, 0],
-                               ["no", "no"]]),
-    (RegressionSpec(), 0.5, "expected a finite number", [None, float("inf"), NAN, 1e39, "a", [1.0, 2.0]]),
+    (SEVERAL, [], (), [np.array([1.0, NAN, 0.0]), np.array([0, 2, 1]), np.array([1, 0, -1]), [1, 0, 0], ["no", "no"]]),
+    (RegressionSpec(), 0.5, ("-1e+18 to 1e+18",), [None, float("inf"), NAN, 1e39, "a", [1.0, 2.0]]),
 ])  # fmt: skip
-def test_an_invalid_label_is_reported_in_one_line(head, right, message: str, wrong):
+def test_an_invalid_label_is_reported_in_one_line(head, right, names, wrong):
     for value in wrong:
-        assert_refused(rf"\Ay\[1\] is .*{message}.*\Z", head.parse_labels, [right, value])
+        message = refusal(head.parse_labels, [right, value])
+        assert_mentions(message, "y[1]", *names)
+        assert "\n" not in message
 
 
 @pytest.mark.parametrize(("labels", "wrong", "right", "expected"), [
@@ -145,32 +143,32 @@ def test_an_invalid_label_is_reported_in_one_line(head, right, message: str, wro
 ])  # fmt: skip
 def test_lists_that_could_be_indices_or_indicators_are_rejected(labels, wrong, right, expected):
     head = MultiLabelSpec(labels=tuple(labels))
-    assert_refused(rf"y\[0\] is .*each of {', '.join(labels)}. .*np.array\(y\)", head.parse_labels, wrong)
+    assert_rejected(("y[0]", ", ".join(labels), "np.array(y)"), head.parse_labels, wrong)
     assert head.parse_labels(right) == expected
     assert head.parse_labels(np.array(wrong)) == [tuple(np.flatnonzero(row)) for row in wrong]
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    (None, "x is None"), (5, "x is 5"), ({"text": ["a"]}, "x is {'text'"), ({"a"}, "x is {'a'}"),
-    ("a text", "x is a single text"), (["a \U0001f600", "a\ud800"], r"^x\[1\] .*half of a surrogate pair"),
-    (["a", "\udc80"], r"^x\[1\] .*half of a surrogate pair"),
-    *[(["a", missing, "b", missing], r"^x\[1\] is .*2 of 4 texts are missing")
+@pytest.mark.parametrize(("values", "names"), [
+    *[(value, ("x", repr(value))) for value in (None, 5, {"text": ["a"]}, {"a"}, "a text")],
+    *[(["a \U0001f600", half], ("x[1]", "surrogate", ascii(half))) for half in ("a\ud800", "\udc80")],
+    *[(["a", missing, "b", missing], ("x[1]", missing, 2, 4))
       for missing in (None, NAN, np.float32("nan"), pd.NA, pd.NaT)],
 ])  # fmt: skip
-def test_values_that_are_not_texts_are_rejected(values, message: str):
-    assert_refused(message, input_adapters.to_texts, values)
+def test_values_that_are_not_texts_are_rejected(values, names):
+    assert_rejected(names, input_adapters.to_texts, values)
 
 
 @pytest.mark.parametrize("wrong", [NAN, -1.0, float("inf"), None, "a"])
 def test_weights_must_be_finite_and_nonnegative(wrong):
-    assert_refused(r"sample_weight\[1\] is .*; .* 0 to", input_adapters.check_weights, [1.0, wrong], "sample_weight")
-    weights_by_class = class_labels.weights_by_class
-    assert_refused(r"class_weight\['yes'\] is .*; .* 0 to", weights_by_class, {"no": 1.0, "yes": wrong}, ["no", "yes"])
+    names = (repr(wrong), 0, 1e18)
+    assert_rejected(("sample_weight[1]", *names), input_adapters.check_weights, [1.0, wrong], "sample_weight")
+    weights = {"no": 1.0, "yes": wrong}
+    assert_rejected(("class_weight['yes']", *names), class_labels.weights_by_class, weights, ["no", "yes"])
     np.testing.assert_array_equal(input_adapters.check_weights(np.array([2, 0]), "sample_weight"), [2.0, 0.0])
 
 
 def test_class_weights_are_a_dict_or_in_the_order_of_the_labels():
-    assert_refused("class_weight is .*2 weights in the order", class_labels.weights_by_class, [1.0] * 3, ["no", "yes"])
+    assert_rejected(("class_weight", [1.0] * 3, 2), class_labels.weights_by_class, [1.0] * 3, ["no", "yes"])
     y = np.array(["yes", "no", "no", "no"])
     weights = sklearn.utils.class_weight.compute_class_weight("balanced", classes=np.array(["no", "yes"]), y=y)
     np.testing.assert_allclose(class_labels.weights_by_class(weights, ["no", "yes"]), [4 / 6, 2.0])
@@ -180,4 +178,4 @@ def test_class_weights_are_a_dict_or_in_the_order_of_the_labels():
     "labels", [[None, "a"], ["a", np.nan], [["a"], ["b"]], [b"a", b"b"], ["1", "1.0"], [1, 1.0], ["a", "a"]]
 )
 def test_invalid_or_duplicate_class_names_are_rejected(labels):
-    assert_refused(r"labels is \[.*; .* two or more different", class_labels.check_label_names, labels, 2, {})
+    assert_rejected(("labels", labels, "two"), class_labels.check_label_names, labels, 2, {})

@@ -15,7 +15,7 @@ from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import parse_measure
 from official_bert.kinds.spec import DecisionOptions
 from official_bert.kinds.text_spec import TextExample
-from tests.make import assert_refused, refusal
+from tests.make import assert_rejected
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -122,15 +122,15 @@ def test_no_threshold_is_better_than_the_chosen_one(measure: str, seed: int):
 def test_thresholds_at_the_edges_are_defined_or_refused():
     choose = probabilities.choose_thresholds
     rows, expected = np.array([[0.9], [0.5]]), np.array([[0.0], [1.0]])
-    assert_refused("precision=0.6", choose, rows, expected, ["a"], "precision=0.6")
+    assert_rejected("precision=0.6", choose, rows, expected, ["a"], "precision=0.6")
     assert choose(rows, expected, ["a"], "precision=0.5") == (0.25,)
     # Among equally good thresholds, the closest to a half: 0.15 is as accurate as 0.75.
     assert choose(np.array([[0.9], [0.6], [0.3]]), np.array([[1.0], [0.0], [1.0]]), ["a"], "accuracy") == (0.75,)
     rows = np.array([[1.0, 0.0], [0.0, 0.0]])
-    assert_refused("no text with the label b", choose, rows, rows, ["a", "b"], "f1")
-    assert_refused("two classes", ClassificationSpec(labels=("a", "b", "c")).choose_thresholds, [], [], "f1")
+    assert_rejected(("b", "--thresholds"), choose, rows, rows, ["a", "b"], "f1")
+    assert_rejected(("thresholds", 3), ClassificationSpec(labels=("a", "b", "c")).choose_thresholds, [], [], "f1")
     for measure in ("auc", "precision", "precision=P", "precision=", "recall=0", "recall=1.1", "f1=1"):
-        assert repr(measure) in refusal(parse_measure, measure)
+        assert_rejected(("measure", repr(measure)), parse_measure, measure)
 
 
 @pytest.mark.parametrize("rare", [0, 1])

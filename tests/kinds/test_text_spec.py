@@ -10,7 +10,7 @@ from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.fast import FastTokenizer
-from tests.make import assert_refused
+from tests.make import assert_rejected
 
 LABELS = ("a", "b", "c")
 LONG = " ".join("abcdefghij")
@@ -59,7 +59,7 @@ def test_a_second_text_without_tokens_is_ignored(doc_stride: int | None, last: s
 def test_a_pair_needs_room_for_a_token_of_each_text(vocab_file: str):
     _, rows = read_rows(FastTokenizer(vocab_file), [("a b", "c d"), ("a", "")], 5)
     assert rows == ["[CLS] a [SEP] c [SEP]", "[CLS] a [SEP]"]
-    assert_refused("max_seq_length is 3; expected at least 4", read_rows, FastTokenizer(vocab_file), [("a", "b")], 3)
+    assert_rejected(("max_seq_length", 3, 4), read_rows, FastTokenizer(vocab_file), [("a", "b")], 3)
 
 
 def test_examples_are_displayed_with_both_texts_of_a_pair():
@@ -97,7 +97,7 @@ def test_windows_cover_a_long_second_text(texts, doc_stride: int, windows, is_tr
 
 def test_a_stride_that_skips_tokens_is_refused(vocab_file: str):
     for texts, length, room in (([("k l", LONG)], 9, 6), ([LONG], 6, 4)):
-        assert_refused(f"doc_stride is 7, .* {room} tokens", read_rows, FastTokenizer(vocab_file), texts, length, 7)
+        assert_rejected(("doc_stride", 7, room), read_rows, FastTokenizer(vocab_file), texts, length, 7)
 
 
 def test_multi_label_predictions_are_above_one_half_and_as_certain_as_the_least_certain_label():

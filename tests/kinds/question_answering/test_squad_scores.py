@@ -6,7 +6,7 @@ from official_bert.kinds.question_answering import squad_scores
 from official_bert.kinds.question_answering.questions import Answer, Question
 from official_bert.tasks import squad
 from official_bert.utils.bad_rows import BadRows
-from tests.make import assert_refused
+from tests.make import assert_rejected
 
 
 def question(name: str, *answers: str) -> Question:
@@ -74,7 +74,7 @@ def test_thresholds_at_the_edges_are_those_of_the_published_script(answers, diff
 
 def test_questions_without_known_answers_cannot_be_scored():
     for score in (squad_scores.score_version_1, squad_scores.score_version_2):
-        assert_refused("question a has no correct answers", score, [Question("a", "?", "", None)], {"a": "x"})
+        assert_rejected(("q1", "answers"), score, [Question("q1", "?", "", None)], {"q1": "x"})
 
 
 @pytest.mark.parametrize(("name", "version_2", "score"), [

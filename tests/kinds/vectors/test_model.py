@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.vectors.model import CosineLoss, RankingLoss, TripletLoss
 from official_bert.kinds.vectors.spec import VectorSpec
-from tests.make import assert_refused
+from tests.make import assert_rejected
 
 RNG = np.random.default_rng(0)
 ROWS, SIZE = 5, 8
@@ -85,4 +85,4 @@ def test_padding_rows_do_not_affect_the_loss(loss, definition, texts: int):
 
 
 def test_ids_of_single_texts_are_refused():
-    assert_refused("pairs or triplets", RankingLoss(), SCORES, TRIPLETS[:, 0])
+    assert_rejected(("pairs", "triplets", "ids"), RankingLoss(), SCORES, TRIPLETS[:, 0])

@@ -5,8 +5,7 @@ import pytest
 
 from official_bert.kinds.vectors import retrieval
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
-from official_bert.utils.bad_rows import BadRowError
-from tests.make import assert_refused
+from tests.make import assert_rejected
 
 
 def angled(*degrees: float) -> np.ndarray:
@@ -89,11 +88,10 @@ def test_score_ranges_are_inclusive_and_other_settings_are_checked():
     spec = VectorSpec(score_range=(1.0, 5.0), dimensions=(1, 8))
     assert [spec.scale_score(score, "score") for score in (1, 2.0, "5")] == [0.0, 0.25, 1.0]
     for score in (0.99, 5.01, None):
-        with pytest.raises(BadRowError, match="expected 1 to 5"):
-            spec.scale_score(score, "score")
+        assert_rejected((score, 1, 5, "score_range"), spec.scale_score, score, "score")
     spec.check(8)
     for wrong in ({"dimensions": (9,)}, {"dimensions": (0,)}, {"score_range": (1.0, 1.0)}, {"scale": float("inf")}):
-        assert_refused("expected", dataclasses.replace(spec, **wrong).check, 8)
+        assert_rejected(tuple(wrong), dataclasses.replace(spec, **wrong).check, 8)
 
 
 def test_pairs_with_scores_have_correlations():
