@@ -117,7 +117,7 @@ def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
     for path in inputs:
         if files.resolve_links(path).startswith(folder):
             raise UserError(
-                f"{path} is in the working folder {options.work_folder}, which is deleted at the end; move the file"
+                f"--output_file would delete {options.work_folder} at the end, which contains the input {path}; move it"
             )
     for path in existing:
         files.check_regular(path)

@@ -19,7 +19,7 @@ def explain_empty_text(counts: dict[str, int]) -> str:
     excluded = counts.get("excluded")
     if excluded:
         return f"all documents ({excluded:,}) contain a text of --exclude_texts"
-    return "the input contains no text"
+    return "--input_file contains no text"
 
 
 def describe(statistics: Mapping[str, int], dupe_factor: int) -> str:

@@ -23,7 +23,7 @@ def check_language(language: str) -> None:
     The sentence splitter itself accepts any string, and falls back to general rules.
     """
     if not _LANGUAGE.fullmatch(language):
-        raise UserError(f"{language!r} is not a language code; expected one in lower case such as en, de or zh")
+        raise UserError(f"--language is {language!r}; expected an ISO code in lower case, such as en, de or zh")
 
 
 def split_sentences(text: str, language: str) -> list[str]:

@@ -49,7 +49,7 @@ def learn(options: VocabularyOptions) -> Learned:
         raise UserError(f"--heldout_file={','.join(options.heldout_file)} contains no text")
     counts = {word: count for word, count in text.counts.items() if len(word) <= exact.MAX_CHARACTERS_PER_WORD}
     if not counts:
-        raise UserError(f"the input contains no text to learn from{_describe_long_words(text.counts)}")
+        raise UserError(f"--input_file contains no text to learn from{_describe_long_words(text.counts)}")
     letters = wordpiece_training.count_letters(counts)
     covered = wordpiece_training.select_common_letters(letters, options.character_coverage)
     if len(covered) < len(letters):

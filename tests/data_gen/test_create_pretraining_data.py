@@ -58,5 +58,5 @@ def test_script_writes_records_and_prints_a_summary(short_texts, vocab_file, tmp
     assert done.returncode == 0, done.stderr
     for line in ("documents", "instances", "random segments", "predictions", "padding", "[UNK]"):
         assert line in done.stdout
-    assert "pass --max_predictions_per_seq=4" in done.stderr
+    assert "--max_predictions_per_seq=4" in done.stderr
     assert record_reader.count_records(f"{tmp_path}/out.tfrecord") > 0

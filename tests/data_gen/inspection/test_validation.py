@@ -9,49 +9,49 @@ from data_gen.options import VerificationOptions
 from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import CAT, CLS, MASK, SAT, SEP, THE, UNK, UNMASKED, good, problems, write
 from tests.data_gen.samples import LENGTH, make_records
-from tests.make import write_text, write_vocab
+from tests.make import assert_mentions, write_text, write_vocab
 
 
-@pytest.mark.parametrize(("name", "place", "value", "words"), [
-    ("input_mask", 1, 0, "input_mask is 0 at position 1; expected 1 for each token"),
-    ("input_mask", 8, 1, "input_mask is 0 at position 7"),
-    ("input_ids", 8, 5, "input_ids contains 5 at position 8, which is padding"),
-    ("segment_ids", 9, 1, "segment_ids contains 1 at position 9, which is padding"),
-    ("segment_ids", 1, 1, "segment_ids is 1 at position 1; expected 0 for [CLS] a [SEP]"),
-    ("segment_ids", 5, 0, "segment_ids is 1 at position 4"),
-    ("masked_lm_weights", 0, 0.0, "masked_lm_weights is 0.0 in slot 0"),
-    ("masked_lm_weights", 1, 0.5, "masked_lm_weights is 0.5 in slot 1"),
-    ("masked_lm_weights", 1, float("nan"), "masked_lm_weights is nan in slot 1"),
-    ("masked_lm_positions", 2, 5, "masked_lm_positions contains 5 in slot 2, where the weight is 0"),
-    ("masked_lm_ids", 2, 5, "masked_lm_ids contains 5 in slot 2, where the weight is 0"),
-    ("masked_lm_positions", 0, 0, "masked_lm_positions contains 0 in slot 0: [CLS], [SEP] or padding"),
-    ("masked_lm_positions", 0, 3, "masked_lm_positions contains 3 in slot 0: [CLS], [SEP] or padding"),
-    ("masked_lm_positions", 1, 6, "masked_lm_positions contains 6 in slot 1: [CLS], [SEP] or padding"),
-    ("masked_lm_positions", 1, 8, "masked_lm_positions contains 8 in slot 1: [CLS], [SEP] or padding"),
-    ("masked_lm_positions", 0, 5, "masked_lm_positions contains 4 in slot 1, which is not ascending"),
-    ("masked_lm_positions", 0, 4, "masked_lm_positions contains 4 in slot 1, which is not ascending"),
-    ("masked_lm_positions", 0, 10, "masked_lm_positions contains 10; expected 0 to 9"),
-    ("masked_lm_ids", 0, MASK, "position 2, in the text, has [MASK] (before masking)"),
-    ("masked_lm_ids", 0, len(WORDS), f"masked_lm_ids contains {len(WORDS)}; expected 0 to {len(WORDS) - 1}"),
-    ("input_ids", 1, -1, f"input_ids contains -1; expected 0 to {len(WORDS) - 1}"),
-    ("input_ids", 1, 2**32 + 1, f"input_ids contains {2**32 + 1}; expected"),
-    ("input_ids", 0, THE, f"the first id is {THE}; expected [CLS], {CLS}"),
-    ("input_ids", 3, THE, f"position 3, the end of a segment, has id {THE}; expected [SEP], {SEP}"),
-    ("input_ids", 6, CLS, f"position 6, the end of a segment, has id {CLS}; expected [SEP], {SEP}"),
-    ("input_ids", 5, SEP, "position 5, in the text, has [SEP]"),
-    ("input_ids", 5, 0, "position 5, in the text, has [PAD]"),
-    ("next_sentence_labels", 0, 2, "next_sentence_labels contains 2; expected 0 to 1"),
-    ("segment_ids", slice(2, 4), [1, 1], "segment 0 has 2 tokens"),
-    ("segment_ids", slice(4, 6), [0, 0], "segment 1 has 1 tokens"),
-    ("segment_ids", slice(10), [0] * 10, "segment 1 has 0 tokens"),
+@pytest.mark.parametrize(("name", "place", "value", "names"), [
+    ("input_mask", 1, 0, ("input_mask", 0, "position 1")),
+    ("input_mask", 8, 1, ("input_mask", 0, "position 7")),
+    ("input_ids", 8, 5, ("input_ids", 5, "position 8", "padding")),
+    ("segment_ids", 9, 1, ("segment_ids", 1, "position 9", "padding")),
+    ("segment_ids", 1, 1, ("segment_ids", 1, "position 1", 0, "[CLS]", "[SEP]")),
+    ("segment_ids", 5, 0, ("segment_ids", 1, "position 4")),
+    ("masked_lm_weights", 0, 0.0, ("masked_lm_weights", 0.0, "slot 0")),
+    ("masked_lm_weights", 1, 0.5, ("masked_lm_weights", 0.5, "slot 1")),
+    ("masked_lm_weights", 1, float("nan"), ("masked_lm_weights", "nan", "slot 1")),
+    ("masked_lm_positions", 2, 5, ("masked_lm_positions", 5, "slot 2", "weight")),
+    ("masked_lm_ids", 2, 5, ("masked_lm_ids", 5, "slot 2", "weight")),
+    ("masked_lm_positions", 0, 0, ("masked_lm_positions", 0, "slot 0", "[CLS]", "[SEP]")),
+    ("masked_lm_positions", 0, 3, ("masked_lm_positions", 3, "slot 0", "[CLS]", "[SEP]")),
+    ("masked_lm_positions", 1, 6, ("masked_lm_positions", 6, "slot 1", "[CLS]", "[SEP]")),
+    ("masked_lm_positions", 1, 8, ("masked_lm_positions", 8, "slot 1", "[CLS]", "[SEP]")),
+    ("masked_lm_positions", 0, 5, ("masked_lm_positions", 4, "slot 1", "ascending")),
+    ("masked_lm_positions", 0, 4, ("masked_lm_positions", 4, "slot 1", "ascending")),
+    ("masked_lm_positions", 0, 10, ("masked_lm_positions", 10, 0, 9)),
+    ("masked_lm_ids", 0, MASK, ("position 2", "[MASK]")),
+    ("masked_lm_ids", 0, len(WORDS), ("masked_lm_ids", len(WORDS), 0, len(WORDS) - 1)),
+    ("input_ids", 1, -1, ("input_ids", -1, 0, len(WORDS) - 1)),
+    ("input_ids", 1, 2**32 + 1, ("input_ids", 2**32 + 1, 0, len(WORDS) - 1)),
+    ("input_ids", 0, THE, ("first", THE, "[CLS]", CLS)),
+    ("input_ids", 3, THE, ("position 3", THE, "[SEP]", SEP)),
+    ("input_ids", 6, CLS, ("position 6", CLS, "[SEP]", SEP)),
+    ("input_ids", 5, SEP, ("position 5", "[SEP]")),
+    ("input_ids", 5, 0, ("position 5", "[PAD]")),
+    ("next_sentence_labels", 0, 2, ("next_sentence_labels", 2, 0, 1)),
+    ("segment_ids", slice(2, 4), [1, 1], ("segment 0", 2, 3)),
+    ("segment_ids", slice(4, 6), [0, 0], ("segment 1", 1, 2)),
+    ("segment_ids", slice(10), [0] * 10, ("segment 1", 0, 2)),
 ])  # fmt: skip
-def test_violated_rule_is_reported_with_its_record(name, place, value, words, vocab_file, tmp_path):
+def test_violated_rule_is_reported_with_its_record(name, place, value, names, vocab_file, tmp_path):
     bad = good()
     bad[name][place] = value
     write(tmp_path / "0.tfrecord", [good()] * 3)
     write(tmp_path / "1.tfrecord", [good(), good(), bad, good(), bad])
     (told,) = problems(input_file=[str(tmp_path / "*.tfrecord")], vocab_file=vocab_file)
-    assert told.startswith(f"{tmp_path}/1.tfrecord: record 2 (from 0): {words}")
+    assert_mentions(told, f"{tmp_path}/1.tfrecord", "record 2", *names)
 
 
 def test_all_results_of_masking_are_accepted(vocab_file, tmp_path):
@@ -75,7 +75,7 @@ def test_unmasked_records_are_checked(vocab_file, tmp_path):
     assert "not masked: masking happens during training" in found.checked[0]
     write(tmp_path / "x", [unmasked, good()], UNMASKED)
     (told,) = problems(input_file=[path], vocab_file=vocab_file)
-    assert "record 1 (from 0): position 2, in the text, has [MASK]" in told
+    assert_mentions(told, path, "record 1", "position 2", "[MASK]")
 
 
 def test_records_of_real_text_obey_the_rules(test_data, tmp_path):

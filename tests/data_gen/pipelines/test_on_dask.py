@@ -12,7 +12,7 @@ from tests import dask_clusters
 from tests.conftest import WORDS, slow_after
 from tests.dask_clusters import OneProcess, ended, wait_until
 from tests.data_gen.samples import contents, make_options, make_records
-from tests.make import assert_refused, run_python, write_text, write_vocab
+from tests.make import assert_mentions, assert_rejected, run_python, write_text, write_vocab
 
 ADDRESS = "tcp://127.0.0.1:8786"
 FLAGS = [
@@ -78,7 +78,7 @@ def test_a_lost_scheduler_is_reported_and_the_same_command_continues(folder):
         code, _, errors = ended(command)
         assert code == 1
         (error,) = errors
-        assert f"Lost the connection to the scheduler at {cluster.address}." in error
+        assert_mentions(error, cluster.address)
         assert error.endswith(dask_cluster.RESUME_HINT)
         assert count_blocks(folder) > 5
         for worker in cluster.workers:
@@ -98,16 +98,16 @@ def test_an_error_in_the_text_is_reported_in_one_line_and_leaves_no_files(folder
         code, _, errors = ended(cluster.command(*MANY))
     assert code == 1
     (error,) = errors
-    assert "text1.txt, line 2: " in error
+    assert_mentions(error, "text1.txt", "line 2")
     assert not list((folder / "many").iterdir())
 
 
 def test_a_folder_that_a_worker_cannot_access_is_named(tmp_path):
-    message = f"cannot reach {tmp_path}/there. Set --output_file"
-    assert_refused(message, on_dask._run_task, str(tmp_path / "there"), "run", {"file": [0]})
+    folder = str(tmp_path / "there")
+    assert_rejected((folder, "--output_file"), on_dask._run_task, folder, "run", {"file": [0]})
 
 
 @pytest.mark.parametrize("changes", [{"num_workers": 77}, {"algorithm": "reference"}])
 def test_flags_for_a_single_machine_are_rejected(changes):
     options = RecordOptions(["text"], ["records"], "vocab", **changes)
-    assert_refused(f"--{next(iter(changes))}.* --dask", on_dask.create_pretraining_data, options, ADDRESS)
+    assert_rejected((f"--{next(iter(changes))}", "--dask"), on_dask.create_pretraining_data, options, ADDRESS)

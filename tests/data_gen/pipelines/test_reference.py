@@ -10,7 +10,7 @@ import tensorflow as tf
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, writer
 from tests.conftest import ROOT
-from tests.make import assert_refused, write_text
+from tests.make import assert_rejected, write_text
 
 ORIGINAL = ROOT / "tests" / "golden" / "original" / "records"
 FLAGS = dict(line.split(" ", 1) for line in (ORIGINAL / "flags.txt").read_text().splitlines())
@@ -62,4 +62,4 @@ def test_files_are_read_as_one_text_and_records_are_written_to_the_outputs_in_tu
 def test_reference_algorithm_recommends_fast_for_compressed_text(short_options, tmp_path):
     path = write_text(tmp_path / "text.txt.gz", gzip.compress(b"the cat sat\n"))
     options = short_options(input_file=[path])
-    assert_refused("text.txt.gz is compressed, .* --algorithm=fast", one_machine.create_pretraining_data, options)
+    assert_rejected((path, "--algorithm=reference", "--algorithm=fast"), one_machine.create_pretraining_data, options)

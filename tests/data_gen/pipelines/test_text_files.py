@@ -11,7 +11,7 @@ from data_gen.options import VocabularyOptions
 from data_gen.text import formats
 from data_gen.vocabulary import learning
 from tests.data_gen.samples import contents, make_records
-from tests.make import assert_refused, write_text
+from tests.make import assert_rejected, write_text
 from tests.stored_texts import STORED, parquet, prepare_tfds
 
 
@@ -76,12 +76,12 @@ def test_text_that_is_left_out_or_misread_is_counted(tmp_path, capsys):
 
 def test_text_format_for_a_file_of_rows_is_rejected(corpus, tmp_path):
     inputs = [parquet(tmp_path, ["One.", "Two."])], corpus[1]
-    message = "texts.parquet is a parquet file, but --input_format is jsonl"
-    assert_refused(message, make_records, inputs, tmp_path / "out", input_format="jsonl")
+    names = (*inputs[0], "parquet", "--input_format", "jsonl")
+    assert_rejected(names, make_records, inputs, tmp_path / "out", input_format="jsonl")
     reference = {"algorithm": "reference", "num_shards": 1}
-    message = "is a parquet file, which --algorithm=reference does not support"
-    assert_refused(message, make_records, inputs, tmp_path / "out", **reference)
+    names = (*inputs[0], "parquet", "--algorithm=reference", "--algorithm=fast")
+    assert_rejected(names, make_records, inputs, tmp_path / "out", **reference)
     inputs = [write_text(tmp_path / "rows", '{"text": "the value"}\n')], corpus[1]
-    message = "rows is a jsonl file, .* --input_format=sentences"
-    assert_refused(message, make_records, inputs, tmp_path / "out", **reference)
+    names = (*inputs[0], "jsonl", "--algorithm=reference", "--input_format=sentences")
+    assert_rejected(names, make_records, inputs, tmp_path / "out", **reference)
     assert make_records(inputs, tmp_path / "out", input_format="sentences", **reference)["text_tokens"] > 2

@@ -5,7 +5,7 @@ import pathlib
 from data_gen.pipelines import worker
 from data_gen.text import formats
 from tests.data_gen.samples import contents, make_records
-from tests.make import assert_refused, run_python, write_text
+from tests.make import assert_rejected, run_python, write_text
 from tests.stored_texts import parquet
 
 
@@ -27,11 +27,10 @@ def test_a_large_file_is_shared_and_a_line_or_row_in_it_is_named(corpus, tmp_pat
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     text = pathlib.Path(corpus[0][0]).read_bytes() + b"\nthe \xe9\n"  # in the last part only
     path, line = write_text(tmp_path / "text.txt", text), text.count(b"\n")
-    message = f"text.txt, line {line}: byte 0xe9 at column 5"
-    assert_refused(message, make_records, ([path], corpus[1]), tmp_path / "bad", input_format="sentences")
+    names = (path, f"line {line}", "0xe9", "column 5")
+    assert_rejected(names, make_records, ([path], corpus[1]), tmp_path / "bad", input_format="sentences")
     path = parquet(tmp_path, [*["some text. " * 300] * 20, None])
     assert len(formats.find_ranges(path, "parquet", 2000)) > 1
     for _ in range(2):
-        message = "texts.parquet, row 21: 'text' is null; expected text"
-        assert_refused(message, make_records, ([path], corpus[1]), tmp_path / "bad")
+        assert_rejected((path, "row 21", "'text'", "null"), make_records, ([path], corpus[1]), tmp_path / "bad")
     assert not contents(tmp_path / "bad")

@@ -13,7 +13,7 @@ import pytest
 from data_gen.pipelines import outputs, worker, worker_pool
 from tests.conftest import ROOT
 from tests.data_gen.samples import make_options
-from tests.make import assert_refused, write_text
+from tests.make import assert_rejected, write_text
 from tests.processes import wait_for_exit
 
 
@@ -57,24 +57,23 @@ def test_errors_of_a_task_are_raised_again(corpus, tmp_path):
     options = make_options((["none.txt"], corpus[1]), tmp_path)
     with worker_pool.WorkerPool(str(tmp_path)) as workers:
         workers.grow(1)
-        message = f"{outputs.OPTIONS} does not exist; run the same command again to resume"
-        assert_refused(message, workers.run_tasks, "reading", [{"file": [0]}], "files")
+        assert_rejected(tmp_path / outputs.OPTIONS, workers.run_tasks, "reading", [{"file": [0]}], "files")
         write_text(tmp_path / outputs.OPTIONS, json.dumps(dataclasses.asdict(options)))
-        with pytest.raises(worker.TextError, match="none.txt does not exist"):
+        with pytest.raises(worker.TextError, match="none.txt"):
             workers.run_tasks("reading", [{"file": [0]}], "files")
         with pytest.raises(RuntimeError, match="nothing"):
             workers.run_tasks("reading", [{"nothing": []}], "files")
 
 
-@pytest.mark.parametrize(("code", "words"), [
-    ("import os; os.kill(os.getpid(), 9)", "was killed at b.txt, .* fewer --num_workers to resume, or remove .* and"),
-    ("raise SystemExit(3)", "ended with code 3 at b.txt; .* run the same command again"),
-    ("input(); print('{\"result\": {', end=''); raise SystemExit(3)", "ended with code 3 at"),  # during its answer
+@pytest.mark.parametrize(("code", "names"), [
+    ("import os; os.kill(os.getpid(), 9)", ["killed", "--num_workers", "--block_tokens"]),
+    ("raise SystemExit(3)", ["code 3"]),
+    ("input(); print('{\"result\": {', end=''); raise SystemExit(3)", ["code 3"]),  # during its answer
 ])  # fmt: skip
-def test_the_end_of_a_worker_is_explained(code: str, words: str, corpus, tmp_path):
+def test_the_end_of_a_worker_is_explained(code: str, names: list[str], corpus, tmp_path):
     options = make_options((["a.txt", "b.txt"], corpus[1]), tmp_path)
     write_text(tmp_path / outputs.OPTIONS, json.dumps(dataclasses.asdict(options)))
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert_refused(words, worker_pool.run_in_process, process, {"part": [1, 0]}, str(tmp_path))
+    assert_rejected(("b.txt", *names), worker_pool.run_in_process, process, {"part": [1, 0]}, str(tmp_path))
     with contextlib.suppress(BrokenPipeError):
         process.communicate()

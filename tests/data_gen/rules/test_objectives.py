@@ -18,7 +18,7 @@ from official_bert.data.manifest import Manifest
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.distributions import assert_alike, histogram
 from tests.data_gen.samples import make_instance_config, make_records, make_store
-from tests.make import write_text, write_vocab
+from tests.make import assert_mentions, write_text, write_vocab
 
 CLS, SEP, LENGTH = 2, 3, 24
 Documents = list[list[list[int]]]
@@ -116,11 +116,11 @@ def test_records_of_one_segment_are_distinguished_from_damaged_pairs():
     one["segment_ids"] = np.zeros((1, 5), int)
     pair = {**one, "segment_ids": np.array([[0, 0, 0, 1, 1]])}
     pieces = validation.WordPieces({"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4, "a": 7, "b": 8})
-    for batch, one_segment, message in (
-        (one, True, None),
-        (pair, False, None),
-        (one, False, "segment 1 has 0 tokens"),
-        (pair, True, "segment 1 has 2 tokens; expected one segment"),
+    for batch, one_segment, names in (
+        (one, True, ["valid"]),
+        (pair, False, ["valid"]),
+        (one, False, ("segment 1", 0, 2)),
+        (pair, True, ("segment 1", 2, "one")),
     ):
         violation = validation.find_first_violation(batch, pieces, one_segment=one_segment)
-        assert violation == message is None or message in violation[1]
+        assert_mentions(violation[1] if violation else "valid", *names)

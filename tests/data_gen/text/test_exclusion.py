@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from data_gen.text import exclusion
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from tests import stored_texts
-from tests.make import assert_refused, write_text
+from tests.make import assert_rejected, write_text
 
 TEXT = "A film to see twice, and “again”."
 
@@ -92,9 +92,8 @@ def test_number_of_excluded_texts_is_printed(tmp_path, capsys):
 
 
 def test_files_without_a_usable_text_are_refused(tmp_path):
-    for content, message in (
-        ("text,label\ngood,1\n", "dev.csv contains no text of at least 20 characters"),
-        ("text,label\na,1,2\n", "dev.csv, line 2: 3 columns; expected 2"),
-    ):
-        assert_refused(message, exclusion.load_described, [write_text(tmp_path / "dev.csv", content)])
-    assert_refused("--exclude_texts: no file matches", exclusion.load_described, [str(tmp_path / "none.csv")])
+    path, none = (str(tmp_path / name) for name in ("dev.csv", "none.csv"))
+    for row, names in (("good,1", (f"--exclude_texts={path}", 20)), ("a,1,2", (path, "line 2", 3, 2, "text", "label"))):
+        write_text(tmp_path / "dev.csv", f"text,label\n{row}\n")
+        assert_rejected(names, exclusion.load_described, [path])
+    assert_rejected(("--exclude_texts", none), exclusion.load_described, [none])
