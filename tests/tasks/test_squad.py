@@ -1,7 +1,6 @@
 import functools
 import json
 import pathlib
-import re
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import SKIP, BadRows
 from tests.kinds.question_answering.test_questions import CONTEXT, LENGTH, QUESTIONS
-from tests.make import refusal, write_text
+from tests.make import assert_mentions, assert_rejected, write_text
 from tests.tasks.bad_rows import read_kept
 
 read = functools.partial(read_kept, squad.read)
@@ -36,28 +35,26 @@ def test_a_question_is_read_with_all_its_answers(name: str | int, tmp_path: path
     assert read(path, version_2=False, split=TRAIN) == ([expected], [])
 
 
-@pytest.mark.parametrize(("version_2", "split", "bad", "reason"), [
-    (False, TRAIN, entry("bad", ("dog", 4)), "the context has 'cat' at character 4, not the answer 'dog'"),
-    (False, TRAIN, entry("bad", ("cat", 5)), "not the answer 'cat'"),
-    (False, TRAIN, entry("bad", ("cat", -19)), "not the answer 'cat'"),
-    (False, TRAIN, entry("bad", ("mat.", 999)), "the context has '' at character 999"),
-    (False, TRAIN, entry("bad", (" ", 3)), "its answer ' ' has no word"),
-    (False, TRAIN, entry("bad"), "it has no answers"),
-    (False, TRAIN, entry("bad", is_impossible=True), "--task=squad_v2"),
-    (False, TRAIN, entry("good", ("cat", 4)), "the same id"),
-    (False, DEV, entry("bad"), "it has no answers"),
-    (False, DEV, entry("bad", ("cat", 4), question=" \n"), "question is empty"),
-    (False, TEST, entry("bad", ("cat", "4")), "'answer_start' is \"4\"; expected int"),
-    (True, TRAIN, entry("bad", is_impossible=False), "it has no answers"),
-    (True, DEV, {"id": "bad", "question": "who ?"}, "it has no answers"),
-    (True, DEV, entry("bad", ("cat", 4), is_impossible=True), "is_impossible is true.* 'cat'"),
-    (True, TEST, entry("bad", is_impossible="false"), "'is_impossible' is \"false\"; expected bool"),
+@pytest.mark.parametrize(("version_2", "split", "bad", "names"), [
+    (False, TRAIN, entry("bad", ("dog", 4)), ("'cat'", 4, "'dog'")),
+    (False, TRAIN, entry("bad", ("cat", 5)), ("'at '", 5, "'cat'")),
+    (False, TRAIN, entry("bad", ("cat", -19)), ("'The'", -19, "'cat'")),
+    (False, TRAIN, entry("bad", ("mat.", 999)), (999, "'mat.'")),
+    (False, TRAIN, entry("bad", (" ", 3)), ("' '", "word")), (False, TRAIN, entry("bad"), ("answers",)),
+    (False, TRAIN, entry("bad", is_impossible=True), ("is_impossible", "--task=squad_v2")),
+    (False, TRAIN, entry("good", ("cat", 4)), ("same", "id")), (False, DEV, entry("bad"), ("answers",)),
+    (False, DEV, entry("bad", ("cat", 4), question=" \n"), ("empty",)),
+    (False, TEST, entry("bad", ("cat", "4")), ("'answer_start'", '"4"', "int")),
+    (True, TRAIN, entry("bad", is_impossible=False), ("answers", "is_impossible")),
+    (True, DEV, {"id": "bad", "question": "who ?"}, ("answers", "is_impossible")),
+    (True, DEV, entry("bad", ("cat", 4), is_impossible=True), ("is_impossible", "'cat'")),
+    (True, TEST, entry("bad", is_impossible="false"), ("'is_impossible'", '"false"', "bool")),
 ])  # fmt: skip
-def test_invalid_questions_are_reported_and_the_rest_is_read(version_2, split, bad, reason, tmp_path: pathlib.Path):
+def test_invalid_questions_are_reported_and_the_rest_is_read(version_2, split, bad, names, tmp_path: pathlib.Path):
     path = write(tmp_path / "a.json", entry("good", ("cat", 4)), bad, entry("also", ("sat", 8)))
     questions, (problem,) = read(path, version_2=version_2, split=split)
     assert [question.id for question in questions] == ["good", "also"]
-    assert re.match(rf"{path}, question {bad['id']}: .*{reason}", problem)
+    assert_mentions(problem, path, f"question {bad['id']}", *names)
 
 
 def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: pathlib.Path):
@@ -68,20 +65,17 @@ def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: 
     assert problems == []
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("[]", "expected a JSON object"),
-    ("{", "not valid JSON"),
-    ('{"version": 1}', "'data' is missing"),
-    ('{"data": {}}', "'data' is {}; expected list"),
-    ('{"data": []}', "has no questions"),
-    ('{"data": [{"paragraphs": [{"qas": []}]}]}', "article 0, paragraph 0: 'context' is missing"),
-    ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 3.5}]}]}]}', "question 0: 'id' is 3.5; expected str"),
+@pytest.mark.parametrize(("content", "names"), [
+    ("[]", ("list", "object")), ("{", ("valid", "line 1")), ('{"version": 1}', ("'data'", "missing")),
+    ('{"data": {}}', ("'data'", "{}", "list")), ('{"data": []}', ("questions", "data", "paragraphs", "qas")),
+    ('{"data": [{"paragraphs": [{"qas": []}]}]}', ("article 0", "paragraph 0", "'context'")),
+    ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 3.5}]}]}]}', ("question 0", "'id'", 3.5, "str")),
     ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "q", "question": "", "answers": [{"text": "c"}]}]}]}]}',
-     "question q: 'answer_start' is missing"),
+     ("question q", "'answer_start'")),
 ])  # fmt: skip
-def test_files_of_another_layout_are_refused(content: str, message: str, tmp_path: pathlib.Path):
+def test_files_of_another_layout_are_refused(content: str, names, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.json", content)
-    assert message in refusal(squad.read, path, version_2=True, split=TRAIN, bad_rows=BadRows())
+    assert_rejected((path, *names), squad.read, path, version_2=True, split=TRAIN, bad_rows=BadRows())
 
 
 @pytest.mark.parametrize(("name", "version_2", "count", "impossible"), [
@@ -129,19 +123,17 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(
 def test_a_bad_question_stops_reading_or_is_counted(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     path = write(tmp_path / "train-v1.1-part.json", entry("a", ("dog", 4)), entry("b", ("dog", 29)), context=CONTEXT)
     task = squad.SquadTask(SquadOptions(data_dir=str(tmp_path)))
-    message = f"{path}, question a: the context has 'cat' at character 4, not the answer 'dog'"
-    assert re.search(f"{re.escape(message)}.* --on_bad_row=skip", refusal(task.read, TRAIN, BadRows()))
+    names = (path, "question a", "'cat'", 4, "'dog'")
+    assert_rejected((*names, "--on_bad_row=skip"), task.read, TRAIN, BadRows())
     bad_rows = BadRows(SKIP)
     assert [question.id for question in task.read(TRAIN, bad_rows)] == ["b"]
-    assert capsys.readouterr().err == f"skipped {message}\n"
+    assert_mentions(capsys.readouterr().err, *names)
     assert bad_rows.counts == {path: 1}
 
 
-@pytest.mark.parametrize(("names", "message"), [
-    ([], r"has no train split; .*train-v1\.1\.json or train-v1\.1\*\.json"),
-    (["train-v1.1-a.json", "train-v1.1-b.json"], "several files for the train split"),
-])  # fmt: skip
-def test_a_folder_without_exactly_one_file_is_rejected(names: list[str], message: str, tmp_path: pathlib.Path):
+def test_a_folder_without_exactly_one_file_is_rejected(tmp_path: pathlib.Path):
+    task, names = squad.SquadTask(SquadOptions(data_dir=str(tmp_path))), ("train-v1.1-a.json", "train-v1.1-b.json")
+    assert_rejected((tmp_path, "train-v1.1.json", "train-v1.1*.json"), task.read, TRAIN, BadRows())
     for name in names:
         write_text(tmp_path / name, "{}")
-    assert re.search(message, refusal(squad.SquadTask(SquadOptions(data_dir=str(tmp_path))).read, TRAIN, BadRows()))
+    assert_rejected((tmp_path, *names), task.read, TRAIN, BadRows())

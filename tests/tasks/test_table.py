@@ -14,7 +14,7 @@ from official_bert.tasks.options import TableOptions
 from official_bert.tasks.table import TableTask
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import BadRows
-from tests.make import refusal, write_rows, write_text
+from tests.make import assert_mentions, assert_rejected, refusal, write_rows, write_text
 from tests.stored_texts import prepare_tfds_rows
 from tests.tasks.bad_rows import KeptRows
 
@@ -102,53 +102,49 @@ _SCHEMA = {"schema": {"fields": []}, "data": [{"text": "a", "label": "x"}]}
 _RECORDS = "orient='records', lines=True"
 
 
-@pytest.mark.parametrize(("name", "content", "options", "message"), [
-    ("a.csv", "text,label\na,x\n", {}, "only the label 'x'"),
-    ("a.csv", "text,class\na,x\n", {}, "line 1: no column 'label' among 'text', 'class'; .*--text_column"),
-    ("a.csv", "text, label\na,x\n", {}, "no column 'label' among 'text', ' label'; ' label' differs only by blanks"),
-    ("a.csv", "sep=,\ntext,label\na,x\n", {}, "a.csv, line 1: 'sep=,' "),
-    ("a.tsv", "sep=\t\ntext\tlabel\na\tx\n", {}, r"a.tsv, line 1: 'sep=\\t' "),
-    ("a.csv", ",,text,label\n0,0,a,x\n", {}, "only the label 'x'"),  # columns without a name are ignored
-    ("a.csv", "text,x,y\na,0,1\n", MULTI | {"label_column": "x,y"}, "no column 'x,y' among .* of 0 and 1 .*'a;b'"),
-    ("a.json", json.dumps({"data": [{"text": "a", "label": "x"}]}, indent=1), {}, "a.json is a single JSON object; "),
-    ("a.csv", "text,label\na,\n", {}, "has no labels in 'label': see --label_column"),
-    ("a.csv", "text,label\n", {}, "a.csv has no rows; "),
-    ("a.csv", "text;label\na;x\nb;y\n", {}, "one column, 'text;label'. .* semicolons"),
-    ("a.csv", "text\tlabel\na\tx\nb\ty\n", {}, "separated by tabs"),
-    ("a.csv", "text,label\na,NaN\nb,x\nc,y\n", {}, "line 2: label 'NaN' in label"),
-    ("a.csv", "words,label\na,x\nb,y\n", {}, "line 1: no column 'text' among 'words', 'label'"),
-    ("a.csv", "text,text,label\na,b,x\n", {}, "two columns are named 'text'"),
-    ("a.csv", "", {}, "is empty; expected a header"),
-    ("a.csv", "text,label\na,b,c\nd\n", {}, r"no rows; .* \(2 bad rows; the first: .*line 2: 3 columns; expected 2"),
-    ("a.csv", "text,label\na,nan\n", {}, r"no labels in 'label'.* \(1 bad row; the first: .*line 2: label 'nan'"),
-    ("a.csv", "3,War,Peace\n1,a,b\n", {}, "no column 'label' among '3', 'War', 'Peace'; .* without a header"),
-    ("a.csv", "1,a,b\n3,c,d\n", {**TITLES, "label_names": ["World"]}, "--label_names has 1 names.* 2 labels: 1, 3"),
-    ("a.csv", "text,label\na,1.5\nb,inf\n", REGRESSION, r"line 3: label 'inf'; expected a number, at most 1e\+18"),
-    ("a.csv", "text,label\na,1.5\nb,1e39\n", REGRESSION, r"line 3: label '1e39'; expected a number, at most 1e\+18"),
-    ("a.csv", "text,label\na,1.5\nb,-1e39\n", REGRESSION, r"line 3: label '-1e39'; expected a number, at most 1e\+18"),
-    ("a.jsonl", '{"text": "a", "label": true}\n', REGRESSION, "line 1: label True; expected a number"),
-    ("a.csv", "text,label\nt,A|US\nt,A|UK\nt,\n", MULTI, r"a\.csv, line 2: .* 'A\|US' contains '\|'.*separator='\|'"),
-    ("a.csv", 'text,label\nt,a;b\nt,"b,c"\nt,c\n', MULTI, r"a\.csv, line 3: .*'b,c' contains ','; expected ';'"),
-    ("a.csv", "text,label\nt,a b\nt,b c\nt,c\n", MULTI, "a.csv, line 2: .*'a b'.*--label_kind=class"),
-    ("a.csv", "text,label\na,x\nü,y\n".encode("latin-1"), {}, r"a\.csv, line 3: byte 0xfc .* LATIN1 .*a\.csv"),
-    ("a.tsv", 'text\tlabel\na\tx\n"b\nc"\ty\n', {}, "a.tsv, line 3: 1 column; expected 2: text, label. Quotes.* .csv"),
-    ("a.xls", "text,label\n", {}, r"has the extension \.xls; expected \.csv, \.tsv, \.jsonl or \.txt"),
-    ("a.xlsx", b"PK\x03\x04\x14\0\x06\0" + bytes(20), {}, r"a\.xlsx has the extension \.xlsx; .* as CSV"),
-    ("a.jsonl", GOOD + '{"text": "c", "label": NaN}\n', {}, "line 3: not valid JSON: NaN is not a JSON value"),
-    ("a.jsonl", GOOD + '{"text": "c", "label": null}\n', {}, "line 3: no label in label"),
-    ("a.jsonl", GOOD + '{"text": "c", "label": ["x"]}\n', {}, r'line 3: label \["x"\] in label'),
-    ("a.jsonl", GOOD + "[" * 100_000, {}, "line 3: not valid JSON: "),
-    ("a.jsonl", GOOD + '{"text": "a\\ud800", "label": "x"}\n', {}, "line 3: text contains the lone surrogate .ud800"),
-    ("a.jsonl", GOOD + "[1]\n", {}, "line 3: expected a JSON object"),
-    ("a.jsonl", GOOD + '{"te\n', {}, "line 3: not valid JSON"),
-    ("a.jsonl", '{"text": 1, "label": "x"}\n{"text": "b", "label": "y"}\n', {}, "line 1: text is 1; expected a text"),
-    ("a.json", '[{"text": "a", "label": NaN}]', {}, "a.json is not valid JSON: NaN is not a JSON value"),
-    ("a.jsonl", '[{"text": "a", "label": NaN}]', {}, "a.jsonl is not valid JSON: NaN is not a JSON value"),
-    *(("a.json", json.dumps(each), {}, f"a.json, line 1: .*{_RECORDS}") for each in (_TABLE, _SPLIT, _SCHEMA)),
-    ("a.json", '[["a", "x"]]', {}, f"line 1: expected a JSON object, received .* {_RECORDS}"),
+@pytest.mark.parametrize(("name", "content", "options", "names"), [
+    ("a.csv", "text,label\na,x\n", {}, ["'x'", 2]),
+    ("a.csv", "text,class\na,x\n", {}, ["line 1", "'label'", "'text', 'class'", "--text_column"]),
+    ("a.csv", "text, label\na,x\n", {}, ["line 1", "'label'", "'text', ' label'", "blanks"]),
+    ("a.csv", "sep=,\ntext,label\na,x\n", {}, ["line 1", "'sep=,'"]),
+    ("a.tsv", "sep=\t\ntext\tlabel\na\tx\n", {}, ["line 1", r"'sep=\t'"]),
+    ("a.csv", ",,text,label\n0,0,a,x\n", {}, ["'x'", 2]),  # columns without a name are ignored
+    ("a.csv", "text,x,y\na,0,1\n", MULTI | {"label_column": "x,y"}, ["'x,y'", 0, 1, "'a;b'", "--label_separator"]),
+    ("a.json", json.dumps({"data": [{"text": "a", "label": "x"}]}, indent=1), {}, ["array"]),
+    ("a.csv", "text,label\na,\n", {}, ["'label'", "--label_column", "line 2"]),
+    ("a.csv", "text,label\n", {}, ["rows", "header"]),
+    ("a.csv", "text;label\na;x\nb;y\n", {}, ["line 1", "'text;label'", "semicolons"]),
+    ("a.csv", "text\tlabel\na\tx\nb\ty\n", {}, ["line 1", r"'text\tlabel'", "tabs"]),
+    ("a.csv", "text,label\na,NaN\nb,x\nc,y\n", {}, ["line 2", "'NaN'"]),
+    ("a.csv", "words,label\na,x\nb,y\n", {}, ["line 1", "'text'", "'words', 'label'"]),
+    ("a.csv", "text,text,label\na,b,x\n", {}, ["line 1", "'text'", "once"]), ("a.csv", "", {}, ["empty", "header"]),
+    ("a.csv", "text,label\na,b,c\nd\n", {}, ["rows", "2 bad", "line 2", "3 columns", "text, label"]),
+    ("a.csv", "text,label\na,nan\n", {}, ["'label'", "1 bad", "line 2", "'nan'"]),
+    ("a.csv", "3,War,Peace\n1,a,b\n", {}, ["'label'", "'3', 'War', 'Peace'", "header", "--columns"]),
+    *[("a.csv", f"text,label\na,1.5\nb,{label}\n", REGRESSION, ["line 3", f"'{label}'", 1e18])
+      for label in ("inf", "1e39", "-1e39")],
+    ("a.jsonl", '{"text": "a", "label": true}\n', REGRESSION, ["line 1", True, 1e18]),
+    ("a.csv", "text,label\nt,A|US\nt,A|UK\nt,\n", MULTI, ["line 2", "'A|US'", "'|'", "--label_separator='|'"]),
+    ("a.csv", 'text,label\nt,a;b\nt,"b,c"\nt,c\n', MULTI, ["line 3", "'b,c'", "','", "';'"]),
+    ("a.csv", "text,label\nt,a b\nt,b c\nt,c\n", MULTI, ["line 2", "'a b'", "--label_kind=classification"]),
+    ("a.csv", "text,label\na,x\nü,y\n".encode("latin-1"), {}, ["line 3", "0xfc", "LATIN1"]),
+    ("a.tsv", 'text\tlabel\na\tx\n"b\nc"\ty\n', {}, ["line 3", 1, 2, "text, label", "Quotes", ".csv"]),
+    ("a.xls", "text,label\n", {}, [".xls", ".csv", ".tsv", ".jsonl", ".txt"]),
+    ("a.xlsx", b"PK\x03\x04\x14\0\x06\0" + bytes(20), {}, [".xlsx", "CSV"]),
+    ("a.jsonl", GOOD + '{"text": "c", "label": NaN}\n', {}, ["line 3", "NaN", "null"]),
+    ("a.jsonl", GOOD + '{"text": "c", "label": null}\n', {}, ["line 3", "label"]),
+    ("a.jsonl", GOOD + '{"text": "c", "label": ["x"]}\n', {}, ["line 3", "label", '["x"]']),
+    ("a.jsonl", GOOD + "[" * 100_000, {}, ["line 3", "nested"]),
+    ("a.jsonl", GOOD + '{"text": "a\\ud800", "label": "x"}\n', {}, ["line 3", "text", r"\ud800"]),
+    ("a.jsonl", GOOD + "[1]\n", {}, ["line 3", "object"]), ("a.jsonl", GOOD + '{"te\n', {}, ["line 3", "valid"]),
+    ("a.jsonl", '{"text": 1, "label": "x"}\n{"text": "b", "label": "y"}\n', {}, ["line 1", "text", 1]),
+    ("a.json", '[{"text": "a", "label": NaN}]', {}, ["NaN"]), ("a.jsonl", '[{"text": "a", "label": NaN}]', {}, ["NaN"]),
+    *(("a.json", json.dumps(each), {}, ["line 1", _RECORDS]) for each in (_TABLE, _SPLIT, _SCHEMA)),
+    ("a.json", '[["a", "x"]]', {}, ["line 1", "object", _RECORDS]),
 ])  # fmt: skip
-def test_an_invalid_file_is_named(name, content, options, message, tmp_path):
-    assert re.search(message, refusal(read, write_text(tmp_path / name, content), **options))
+def test_an_invalid_file_is_named(name, content, options, names, tmp_path):
+    path = write_text(tmp_path / name, content)
+    assert_rejected((path, *names), read, path, **options)
 
 
 @pytest.mark.parametrize("labels", [["a;b", '"Arts, Crafts"', ""], ["a", "", "b"]])
@@ -157,20 +153,19 @@ def test_separators_that_are_not_needed_are_accepted(labels, tmp_path):
     assert len(read(path, **MULTI)) == 3
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("dev.csv", "text,label\na,x\nb\nc,y\n", "dev.csv, line 3: 1 column; expected 2: text, label"),
-    ("dev.csv", "text,label\na,x\n ,y\nc,y\n", "dev.csv, line 3: an empty text in text"),
-    ("dev.csv", 'text,label\na,x\n"b,y\nc,y\n', "dev.csv, line 3: unexpected end of data"),
-    ("dev.csv", 'text,label\na,x\n"b\n\nb",y\n,x\nc,y\n', "dev.csv, line 6: an empty text in text"),
-    ("dev.csv", "text,label\na,x\na,z\n", "dev.csv, line 3: unknown label 'z'; the training data have 2: x, y"),
-    ("dev.csv", f"text,label\na,x\nc,{'z' * 100_000}\n", "dev.csv, line 3: unknown label 'zzz"),
-    ("dev.jsonl", GOOD + '{"text": "a"}\n', "dev.jsonl, line 3: no key 'label'"),
-    ("dev.txt", "a\n\nb\n", "dev.txt, line 2: an empty text in text"),
+@pytest.mark.parametrize(("name", "content", "line", "names"), [
+    ("dev.csv", "text,label\na,x\nb\nc,y\n", 3, (1, 2, "text, label")),
+    ("dev.csv", "text,label\na,x\n ,y\nc,y\n", 3, ("empty", "text")),
+    ("dev.csv", 'text,label\na,x\n"b,y\nc,y\n', 3, ("quote", "line 4")),
+    ("dev.csv", 'text,label\na,x\n"b\n\nb",y\n,x\nc,y\n', 6, ("empty", "text")),
+    ("dev.csv", "text,label\na,x\na,z\n", 3, ("'z'", 2, "x, y")),
+    ("dev.csv", f"text,label\na,x\nc,{'z' * 100_000}\n", 3, ("label",)),
+    ("dev.jsonl", GOOD + '{"text": "a"}\n', 3, ("'label'",)), ("dev.txt", "a\n\nb\n", 2, ("empty", "text")),
 ])  # fmt: skip
-def test_a_bad_row_is_named_by_its_first_line_or_skipped(name, content, message, tmp_path):
+def test_a_bad_row_is_named_by_its_first_line_or_skipped(name, content, line, names, tmp_path):
     path, labels = write_text(tmp_path / name, content), write_text(tmp_path / "train.csv", AB)
     options = {"predict_file": path, "split": "test"} if name.endswith(".txt") else {"eval_file": path, "split": "dev"}
-    assert message in (told := refusal(read, labels, **options))
+    assert_mentions(told := refusal(read, labels, **options), path, f"line {line}", *names)
     assert len(told) < 1000
     assert read(labels, bad_rows=(bad_rows := BadRows("skip")), **options)
     assert bad_rows.counts == {path: 1}
@@ -188,12 +183,13 @@ def test_rows_to_predict_need_no_label_and_may_have_an_id(tmp_path):
 
 
 def test_some_of_several_columns_that_are_joined_may_be_empty(tmp_path):
-    rows = [{"a": "x", "b": None}, {"a": "", "b": "y"}, {"a": None, "b": None}, {"a": "", "b": " "}, {"a": 1, "b": "z"}]
+    rows = [{"u": "x", "v": None}, {"u": "", "v": "y"}, {"u": None, "v": None}, {"u": "", "v": " "}, {"u": 1, "v": "z"}]
     path = write_rows(tmp_path / "train.jsonl", ({**row, "label": f"{i % 2}"} for i, row in enumerate(rows)))
     bad_rows = KeptRows()
-    assert [each.text_a for each in read(path, bad_rows=bad_rows, text_column="a,b")] == ["x", "y"]
-    problems = ["3: a is null; expected a text", "4: an empty text in a, b", "5: a is 1; expected a text"]
-    assert bad_rows.problems == [f"{path}, line {each}" for each in problems]
+    assert [each.text_a for each in read(path, bad_rows=bad_rows, text_column="u,v")] == ["x", "y"]
+    expected = [("line 3", "u", "null"), ("line 4", "empty", "u, v"), ("line 5", "u", 1)]
+    for problem, names in zip(bad_rows.problems, expected, strict=True):
+        assert_mentions(problem, path, *names)
 
 
 def test_a_table_from_tensorflow_datasets(tmp_path, monkeypatch):
@@ -204,9 +200,9 @@ def test_a_table_from_tensorflow_datasets(tmp_path, monkeypatch):
     task, bad_rows = make_task(f"tfds:{name}"), KeptRows()
     assert task.spec.labels == ("neg", "pos")
     assert [(e.text_a, e.label) for e in task.read("train", bad_rows)] == [("good", 1), ("bad", 0), ("fair", 1)]
-    assert bad_rows.problems == [f"tfds:{name}, prose-train.tfrecord-00001-of-00002, row 2: an empty text in text"]
-    assert "tfds:prose/small: no column 'words' among" in refusal(read, f"tfds:{name}", text_column="words")
-    assert "cannot get no_such_set from TensorFlow Datasets" in refusal(make_task, "tfds:no_such_set")
+    assert_mentions(*bad_rows.problems, f"tfds:{name}", "prose-train.tfrecord-00001-of-00002", "row 2", "empty")
+    assert_rejected((f"tfds:{name}", "'words'", "'label', 'text'"), read, f"tfds:{name}", text_column="words")
+    assert_rejected("no_such_set", make_task, "tfds:no_such_set")
 
 
 def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):
@@ -216,15 +212,15 @@ def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):
     assert examples[-1].text_a == long
     read(write_text(tmp_path / "a.csv", 'text,label\na,x\nb,y\n"c,x\nd,y\n'), bad_rows=bad_rows)
     first, second = bad_rows.problems
-    assert re.search("a.csv, line 2: .* quote", first)
-    assert re.search("line 4: .* up to line 5 ", second)
+    assert_mentions(first, "a.csv", "line 2", "quote")
+    assert_mentions(second, "a.csv", "line 4", "line 5")
 
 
 def test_texts_for_a_teacher_may_have_empty_labels(tmp_path):
     path = write_text(tmp_path / "train.csv", "text,label\na,\nb,\n")
     task = make_task(path, ("x", "y"), needs_labels=False)
     assert [example.label for example in task.read("train", BadRows())] == [None, None]
-    assert "line 2: no label in label" in refusal(make_task(path, ("x", "y")).read, "train", BadRows())
+    assert_rejected((path, "line 2", "label"), make_task(path, ("x", "y")).read, "train", BadRows())
 
 
 @pytest.mark.parametrize(("options", "values", "classes", "labels", "lines"), [
@@ -244,6 +240,7 @@ def test_the_model_stores_column_names_and_label_names(tmp_path):
     given = {**TITLES, "text_pair_column": "body", "label_names": ["World", "Business"]}
     task = make_task(path, **given)
     assert task.read("train", BadRows())[0] == TextExample("1", "War", "Peace", 0)
+    assert_rejected(("--label_names", 1, 2, "1, 3"), read, path, **TITLES, label_names=["World"])
     spec = json.loads(json.dumps(task.task_spec(16)))
     later = TableOptions(eval_file=path).merge_trained(spec)
     assert {name: getattr(later, name) for name in given} == given
@@ -265,8 +262,7 @@ def test_an_extremely_long_text_is_a_bad_row(name: str, content: str, tmp_path, 
     monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
     path, bad_rows = write_text(tmp_path / name, content % ("a" * 51, "b" * 50)), KeptRows()
     assert [row for _, row in tables.read_rows(path, bad_rows)] == [{"text": "b" * 50}]
-    (problem,) = bad_rows.problems
-    assert "text has 51 characters; expected at most 50" in problem
+    assert_mentions(*bad_rows.problems, path, "text", 51, 50)
 
 
 def test_messages_list_few_columns_and_truncate_long_names():
@@ -281,7 +277,7 @@ def test_a_wide_table_is_read_in_linear_time(tmp_path):
     path = write_text(tmp_path / "train.csv", f"{header}\n{',' * (count - 1)}\n")
     ((line, values),) = tables.read_rows(path, BadRows())
     assert (line, len(values)) == (2, count)
-    assert re.search(r"no column 'label' among 'column0', .*'column9', \.\.\.;", told := refusal(read, path))
+    assert_mentions(told := refusal(read, path), "'label'", "'column0'", "'column9', ...")
     assert len(told) < 600
 
 
@@ -335,9 +331,9 @@ def test_arrays_of_objects_are_read(name, indent, tmp_path):
     rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}, {"text": "", "label": "x"}, 3]
     path, bad_rows = write_text(tmp_path / name, json.dumps(rows, indent=indent)), KeptRows()
     assert read(path, bad_rows=bad_rows) == [TextExample("1", "a", None, 0), TextExample("2", "b", None, 1)]
-    assert [problem.removeprefix(f"{path}, ")[:24] for problem in bad_rows.problems] == [
-        "row 3: an empty text in ", "row 4: expected a JSON o",
-    ]  # fmt: skip
+    first, second = bad_rows.problems
+    assert_mentions(first, path, "row 3", "empty", "text")
+    assert_mentions(second, path, "row 4", "object", "int")
 
 
 def test_the_training_file_is_read_once_and_its_bad_rows_are_reported_when_it_is_used(tmp_path, monkeypatch):
@@ -347,5 +343,5 @@ def test_the_training_file_is_read_once_and_its_bad_rows_are_reported_when_it_is
     task, bad_rows = make_task(path), KeptRows()
     assert [each.text_a for each in task.read("train", bad_rows)] == ["a", "c"]
     assert opened == [path]
-    assert bad_rows.problems == [f"{path}, line 3: 1 column; expected 2: text, label"]
+    assert_mentions(*bad_rows.problems, path, "line 3", 1, 2, "text, label")
     assert len(task.read("train", KeptRows())) == 2  # read again

@@ -16,7 +16,7 @@ from official_bert.tasks.tagging import TaggingTask
 from official_bert.tasks.task import DEV, TEST, Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
-from tests.make import list_rows, refusal, write_rows, write_text
+from tests.make import assert_rejected, list_rows, write_rows, write_text
 
 
 def make_folder_task(folder: pathlib.Path, labels: Sequence[str] | None = None, **options: Any) -> TaggingTask:
@@ -47,7 +47,7 @@ def test_tags_are_read_from_a_table(tmp_path: pathlib.Path):
     jsonl = write_rows(tmp_path / "b.jsonl", [{"words": ["a", "hot dog"], "tags": ["DET", "NOUN"]}])
     task = make_table_task(jsonl, text_column="words", label_column="tags", eval_file=csv)
     assert task.read("train", BadRows()) == [Sentence(("a", "hot dog"), ("DET", "NOUN"), 1)]
-    assert "a.csv, line 2: no column 'words', 'tags' among 'text', 'label'" in refusal(task.read, DEV, BadRows())
+    assert_rejected((csv, "line 2", "'words', 'tags'", "'text', 'label'"), task.read, DEV, BadRows())
 
 
 def test_tags_missing_in_training_count_as_errors(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
@@ -89,7 +89,7 @@ def test_an_existing_model_predicts_words_without_tags(tmp_path: pathlib.Path):
     sentences = task.read(TEST, BadRows())
     (path,) = task.write_predictions(str(tmp_path), TEST, [(["N", "V"], [1.0, 1.0])], sentences)
     assert pathlib.Path(path).read_text() == "the\tN\ncat\tV\n\n"
-    assert "has no train split" in refusal(make_folder_task, tmp_path)
+    assert_rejected((tmp_path, "train.*", "*.train", "*train*.conllu"), make_folder_task, tmp_path)
 
 
 def split(words: Sequence[Sequence[str]], tokenizer: Any, max_seq_length: int, stride: int | None = None) -> list[Any]:
@@ -152,7 +152,7 @@ def test_windows_start_at_word_boundaries_one_stride_apart(tokenizer: FastTokeni
     letters = tokenizer.convert_tokens_to_ids(list("abcdefgh"))
     windows = split([tuple("abcdefgh")], tokenizer, 6, stride=2)
     assert [window.input_ids[1:-1] for window in windows] == [letters[first : first + 4] for first in (0, 2, 4)]
-    assert "max_seq_length is 2; expected at least 3" in refusal(split, [["cat"]], tokenizer, 2)
+    assert_rejected(("max_seq_length", 2, 3), split, [["cat"]], tokenizer, 2)
 
 
 @pytest.mark.parametrize(("length", "is_truncated"), [(5, False), (4, True)])
