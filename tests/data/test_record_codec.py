@@ -17,7 +17,7 @@ def test_decoded_records_equal_the_written_ones_as_int32():
 
 
 def test_a_feature_with_the_wrong_length_is_rejected():
-    with pytest.raises(ValueError, match=r"input_ids has shape \(1,\); the schema says \(10,\)"):
+    with pytest.raises(ValueError, match=r"input_ids .*\(1,\).*\(10,\)"):
         record_codec.encode({name: np.ones([1, 1]) for name in SCHEMA}, SCHEMA)
 
 

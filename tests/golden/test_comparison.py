@@ -10,10 +10,10 @@ from tests.golden.comparison import assert_alike
 VALUE: dict[str, Any] = {"loss": [2.0, 0.001], "rows": [{"label": "a", "score": 0.5, "start": 3}], "empty": []}
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda value: value["loss"].__setitem__(1, 0.0031), r"/loss/1 is 0.0031; expected 0.001 \+- 0.002"),
-    (lambda value: value["rows"][0].update(score=0.501), "/rows/0/score is 0.501; expected 0.5 "),
-    (lambda value: value["loss"].__setitem__(0, float("nan")), "/loss/0 is nan"),
+@pytest.mark.parametrize(("change", "pattern"), [
+    (lambda value: value["loss"].__setitem__(1, 0.0031), "/loss/1 .*0.0031.* 0.001 .*0.002"),
+    (lambda value: value["rows"][0].update(score=0.501), "/rows/0/score .*0.501.* 0.5 "),
+    (lambda value: value["loss"].__setitem__(0, float("nan")), "/loss/0 .*nan"),
     (lambda value: value["rows"][0].update(label="b"), None),
     (lambda value: value["rows"][0].update(start=4), None),
     (lambda value: value["rows"][0].update(score=1), None),
@@ -22,10 +22,10 @@ VALUE: dict[str, Any] = {"loss": [2.0, 0.001], "rows": [{"label": "a", "score": 
     (lambda value: value["empty"].append(0.0), None),
     (lambda value: value.pop("empty"), None),
 ])  # fmt: skip
-def test_only_small_differences_of_floats_are_accepted(change: Any, message: str | None):
+def test_only_small_differences_of_floats_are_accepted(change: Any, pattern: str | None):
     value = copy.deepcopy(VALUE)
     change(value)
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(AssertionError, match=pattern):
         assert_alike(value, VALUE)
 
 
