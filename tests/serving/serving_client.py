@@ -12,6 +12,7 @@ from typing import Any
 
 from official_bert.serving.options import ServingOptions
 from official_bert.serving.server import Server
+from tests.make import assert_mentions
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -29,6 +30,11 @@ class Answer:
     @property
     def error(self) -> str:
         return self.json["error"]
+
+    def assert_rejected(self, status: int, *names: object) -> None:
+        """Checks the status and that the error mentions each name."""
+        assert self.status == status, self.body
+        assert_mentions(self.error, *names)
 
 
 class Client:

@@ -12,7 +12,7 @@ from official_bert.serving.access import Access
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.options import TOKEN_VARIABLE, ServingOptions
 from official_bert.serving.server import Server
-from tests.make import assert_refused, write_text
+from tests.make import assert_rejected, write_text
 from tests.serving.serving_client import Client, eventually, running
 
 BODY = {"instances": ["ab"]}
@@ -32,7 +32,7 @@ def test_requests_to_this_machine_or_an_allowed_host_are_answered(client: Client
     for host in ("evil.example", "evil.example:8501", "localhost.evil.example", "example.com", "10.0.0.1", "[::2]",
                  "127.0.0.1.evil.example", "127.0.0.1@evil.x", ""):  # fmt: skip
         for answer in (client.predict("size", BODY, Host=host), client.get("/v1/models", Host=host)):
-            assert (answer.status, "--allowed_hosts=NAME or with --token_file" in answer.error) == (403, True), host
+            answer.assert_rejected(403, "--allowed_hosts=NAME", "--token_file")
         for path in ("/healthz", "/readyz", "/"):
             assert client.get(path, Host=host).status == 200
 
@@ -40,20 +40,20 @@ def test_requests_to_this_machine_or_an_allowed_host_are_answered(client: Client
 def test_cross_origin_and_non_json_requests_are_rejected(client: Client):
     near = f"http://{client.address}.evil.example"
     for origin in ("http://evil.example", "null", "", near, "http://localhost:1", "http://["):
-        answer = client.predict("size", BODY, Origin=origin, **JSON)
-        assert (answer.status, "may not use this server" in answer.error) == (403, True), origin
+        refused = client.predict("size", BODY, Origin=origin, **JSON)
+        refused.assert_rejected(403, repr(origin), "--allowed_hosts=NAME", "--token_file")
     for origin in (client.url, client.url.upper(), "https://bert.example.com", "https://bert.example.com:444"):
         assert client.predict("size", BODY, Origin=origin, **JSON).status == 200
     assert client.predict("size", BODY, Host="localhost:80", Origin="http://localhost", **JSON).status == 200
     for content_type in ("text/plain", "application/x-www-form-urlencoded"):
-        answer = client.predict("size", BODY, Origin=client.url, **{"Content-Type": content_type})
-        assert (answer.status, "a web page must send application/json" in answer.error) == (415, True)
+        refused = client.predict("size", BODY, Origin=client.url, **{"Content-Type": content_type})
+        refused.assert_rejected(415, content_type, "application/json")
         assert client.predict("size", BODY, **{"Content-Type": content_type}).status == 200  # curl, for example
 
 
 @pytest.mark.parametrize("name", ["http://bert.example.com", "bert.example.com:80", "a b", ""])
 def test_allowed_hosts_must_be_plain_host_names(name: str):
-    assert_refused("pass names such as bert.example.com", ServingOptions, model=["a=b"], allowed_hosts=[name])
+    assert_rejected(("--allowed_hosts", repr(name)), ServingOptions, model=["a=b"], allowed_hosts=[name])
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, True), (0o600, False)])
@@ -127,7 +127,7 @@ def test_tokens_are_compared_in_constant_time(sent: str, is_right: bool, monkeyp
     compare = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((len(a), len(b))) or compare(a, b))
     request = make_mocked_request("GET", "/v1/models", {"Authorization": sent})
-    with contextlib.nullcontext() if is_right else pytest.raises(RequestError, match="missing or wrong"):
+    with contextlib.nullcontext() if is_right else pytest.raises(RequestError, match="Bearer"):
         Access(Token("s3cret"), []).check(request)
     assert compared == [(32, 32)]  # every byte is compared, whatever was sent
 
@@ -136,4 +136,4 @@ def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(TOKEN_VARIABLE, "abc")
     assert ServingOptions(model=["a=b"]).token() == "abc"
     monkeypatch.setenv(TOKEN_VARIABLE, " ")
-    assert_refused("contains no valid token", ServingOptions(model=["a=b"]).token)
+    assert_rejected(TOKEN_VARIABLE, ServingOptions(model=["a=b"]).token)

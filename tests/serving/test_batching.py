@@ -23,7 +23,7 @@ from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import ServingOptions
 from official_bert.tokenization.exact import FullTokenizer
-from tests.make import VOCAB
+from tests.make import VOCAB, assert_mentions
 
 FOR_EVER = 3600e3  # milliseconds; far longer than a test
 
@@ -86,6 +86,15 @@ def run_batcher(model: Model, use: Callable[[Batcher], Awaitable[None]], wait: f
     asyncio.run(run())
 
 
+async def catch_refusal(status: int, names: tuple[object, ...], answers: Awaitable[Any]) -> RequestError:
+    """Returns the error of a request, which has a status and mentions each name."""
+    with pytest.raises(RequestError) as caught:
+        await answers
+    assert caught.value.status == status
+    assert_mentions(caught.value.message, *names)
+    return caught.value
+
+
 async def start(batcher: Batcher, *requests: Sequence[int]) -> list[asyncio.Task[list[float]]]:
     """Sends requests that arrive together, and waits until the first batch is being computed."""
     tasks = [asyncio.create_task(ask(batcher, *lengths)) for lengths in requests]
@@ -131,9 +140,8 @@ def test_a_full_queue_returns_retry_after(model: Model, seconds: float, retry_af
         asked = await start(batcher, [3])
         asked += await start(batcher, *[[1]] * 4)
         batcher._seconds_per_text = seconds
-        with pytest.raises(RequestError, match="4 instances are already waiting for m") as refused:
-            await ask(batcher, 3)
-        assert (refused.value.status, refused.value.retry_after) == (429, retry_after)
+        error = await catch_refusal(429, (4, "m"), ask(batcher, 3))
+        assert error.retry_after == retry_after
         model.opened.set()
         await asyncio.gather(*asked)
 
@@ -144,8 +152,7 @@ def test_the_queue_limit_excludes_running_requests(model: Model):
     async def use(batcher: Batcher) -> None:
         model.opened.clear()
         asked = await start(batcher, *([number] for number in range(1, 7)))
-        with pytest.raises(RequestError, match="4 instances are already waiting for m"):
-            await asked[5]
+        await catch_refusal(429, (4, "m"), asked[5])
         model.opened.set()
         assert await asyncio.gather(*asked[:5]) == [[1001.0], [1002.0], [1003.0], [1004.0], [1005.0]]
 
@@ -156,9 +163,7 @@ def test_a_slow_answer_times_out(model: Model):
     async def use(batcher: Batcher) -> None:
         model.opened.clear()
         for _ in range(2):  # the second one while it waits for its turn
-            with pytest.raises(RequestError, match="no answer within 0.05 seconds") as refused:
-                await ask(batcher, 3)
-            assert refused.value.status == 504
+            await catch_refusal(504, (0.05,), ask(batcher, 3))
         model.opened.set()
         while batcher._running:
             await asyncio.sleep(0.01)
@@ -204,8 +209,7 @@ def test_a_rejected_text_cancels_the_rest_of_its_request(model: Model):
     model.refuses = True
 
     async def use(batcher: Batcher) -> None:
-        with pytest.raises(RequestError, match="refused"):
-            await ask(batcher, 1, 2, 3, 4)
+        await catch_refusal(400, ("refused",), ask(batcher, 1, 2, 3, 4))
         while batcher._running or batcher._waiting:
             await asyncio.sleep(0.01)
 
@@ -239,15 +243,11 @@ def test_a_request_of_many_texts_delays_others_by_at_most_one_batch(model: Model
 
 def test_tokens_are_limited_per_request_and_in_total(model: Model):
     async def use(batcher: Batcher) -> None:
-        with pytest.raises(RequestError, match=r"the 3 instances have 180 tokens .* 170 .*--max_tokens") as refused:
-            await ask(batcher, 60, 60, 60)
-        assert refused.value.status == 413
+        await catch_refusal(413, (3, 180, 170, "--max_tokens"), ask(batcher, 60, 60, 60))
         await ask(batcher, 60, 60, 50)  # as many tokens as are accepted
         model.opened.clear()
         asked = await start(batcher, *[[80, 80]] * 8)
-        with pytest.raises(RequestError, match="1440 tokens are already waiting for m") as refused:
-            await ask(batcher, 80, 80)
-        assert refused.value.status == 429
+        await catch_refusal(429, (1440, "m"), ask(batcher, 80, 80))
         model.opened.set()
         await asyncio.gather(*asked)
         await ask(batcher, 80, 80)
@@ -261,8 +261,7 @@ def test_tokens_of_answered_and_refused_requests_are_released(model: Model, monk
     async def use(batcher: Batcher) -> None:
         for _ in range(20):
             await ask(batcher, 5000, 5000)
-            with pytest.raises(RequestError, match="the first 2 of 3 instances have 12000 tokens"):
-                await ask(batcher, 6000, 6000, 6000)
+            await catch_refusal(413, (2, 3, 12000), ask(batcher, 6000, 6000, 6000))
 
     run_batcher(model, use, max_tokens=10_000)
 

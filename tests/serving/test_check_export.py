@@ -10,7 +10,7 @@ from official_bert.inference import reference_answers
 from official_bert.kinds.names import QUESTION_ANSWERING
 from official_bert.serving.check_export import check
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
-from tests.make import assert_refused, refusal
+from tests.make import assert_mentions, assert_rejected, refusal
 from tests.serving.serving_client import running
 
 
@@ -37,11 +37,11 @@ def test_check_export_reproduces_the_stored_answers(exported: pathlib.Path, othe
     count = len(reference_answers.read(str(exported / "1")))
     assert check(CheckOptions(), str(exported)).startswith(f"{exported} answers {count} texts as predict did when")
     first, *lines = refusal(check, CheckOptions(), str(other)).split("\n  ")
-    assert first == f"{other} has different answers:"
+    assert_mentions(first, other)
     assert len(lines) == 6
-    assert lines[0].startswith('for {"question": ')
+    assert_mentions(lines[0], '{"question"')
     (other / "1" / layout.REPLAY_FILE).unlink()
-    assert_refused(r"replay\.json", check, CheckOptions(), str(other))
+    assert_rejected((other / "1", layout.REPLAY_FILE), check, CheckOptions(), str(other))
     assert str(exported / "1" / layout.REPLAY_FILE) in layout.list_model_files(str(exported / "1"))  # has a checksum
 
 
@@ -51,10 +51,11 @@ def test_check_export_sends_the_token(exported: pathlib.Path, other: pathlib.Pat
         url = f"{client.url}/v1/models/questions"
         for place in (url, f"{url}/versions/1:predict"):
             assert "texts as predict did" in check(CheckOptions(str(exported)), place)
-        assert_refused(", start is ", check, CheckOptions(str(other)), url)
-        assert_refused(r"rejects \{.*: 404 ", check, CheckOptions(str(exported)), f"{client.url}/v1/models/none")
+        assert_rejected((url, "start"), check, CheckOptions(str(other)), url)
+        gone = f"{client.url}/v1/models/none"
+        assert_rejected((f"{gone}:predict", '{"question"', 404), check, CheckOptions(str(exported)), gone)
         monkeypatch.delenv(TOKEN_VARIABLE)
-        assert_refused(f": 401 .*; set {TOKEN_VARIABLE} to the token$", check, CheckOptions(str(exported)), url)
-    assert_refused("does not answer", check, CheckOptions(str(exported)), url)
-    assert_refused("also pass --export_dir", check, CheckOptions(), url)
-    assert_refused("requires the URL of a server", check, CheckOptions(str(exported)), str(exported))
+        assert_rejected((f"{url}:predict", 401, TOKEN_VARIABLE), check, CheckOptions(str(exported)), url)
+    assert_rejected((f"{url}:predict", "Errno 111"), check, CheckOptions(str(exported)), url)
+    assert_rejected((url, "--export_dir"), check, CheckOptions(), url)
+    assert_rejected(("--export_dir", "URL", exported), check, CheckOptions(str(exported)), str(exported))

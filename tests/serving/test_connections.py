@@ -35,8 +35,7 @@ def test_connections_beyond_the_limit_are_refused_but_probes_are_answered(export
         for path in ("/healthz", "/readyz", "/metrics") * 20:
             answer = client.get(path)
             assert (answer.status, answer.headers["Connection"]) == (200, "close")
-        answer = client.get("/v1/models")
-        assert (answer.status, "too many connections" in answer.error) == (503, True)
+        client.get("/v1/models").assert_rejected(503, "connections")
         second.sendall(GET)
         assert read_status(second) == 200
         stack.close()
@@ -137,7 +136,7 @@ def test_unanswered_requests_get_503_before_shutdown(exports: pathlib.Path, monk
         for connection in (unfinished, computed, arriving):
             answer = connection.makefile("rb").read()
             assert answer.startswith(b"HTTP/1.1 503 ")
-            assert b"the server is about to stop; try again later" in answer
+            assert b"stop" in answer
             assert 0.9 < time.monotonic() - start < 2.0
         assert eventually(lambda: "a computation is abandoned" in caplog.messages)
         assert time.monotonic() - start < 2.5

@@ -84,5 +84,5 @@ def test_the_reason_of_a_rejection_is_logged(client: Client):
         assert client.predict("length", {}, Host="evil.example").status == 403
         client.get("/healthz")
     first, second = [line["refusal"] for line in map(json.loads, log.getvalue().splitlines()) if "refusal" in line]
-    assert first == "malformed HTTP: BadHttpMessage"
+    assert "BadHttpMessage" in first
     assert "localhost" in second

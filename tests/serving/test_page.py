@@ -157,7 +157,7 @@ def test_html_in_model_names_is_escaped(browser, tmp_path: pathlib.Path):
             field.fill("ab")
         page.get_by_role("button", name="Answer").click()
         page.get_by_role("alert").wait_for()
-        assert "lacks text" in page.get_by_role("alert").inner_text()
+        make.assert_mentions(page.get_by_role("alert").inner_text(), "instances[0]", "text")
         assert page.locator("img, form script, #inputs script").count() == 0
         assert page.title() == "official-bert"
         assert all("400" in each for each in page.complaints)  # Chromium's own message about the status
@@ -238,7 +238,7 @@ def test_rejections_are_shown(page):
     page.locator("#input-text").fill("!")
     page.get_by_role("button", name="Answer").click()
     page.get_by_role("alert").wait_for()
-    assert page.get_by_role("alert").inner_text() == "the model rejects the input: assertion failed: [no ! please]"
+    make.assert_mentions(page.get_by_role("alert").inner_text(), "[no ! please]")
     assert any("400" in each for each in page.complaints)  # Chromium's own message about the status
     page.complaints.clear()
     assert answered(page, "length", text="ok").startswith("short (")
