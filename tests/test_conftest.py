@@ -5,7 +5,7 @@ import re
 import shutil
 
 from tests.conftest import ROOT
-from tests.make import run_python, write_text
+from tests.make import assert_mentions, run_python, write_text
 
 TESTS = """
 import pytest
@@ -27,9 +27,9 @@ def run(folder: pathlib.Path, last: str, *flags: str) -> tuple[int, str]:
 
 
 def test_first_selects_the_first_test_and_unlisted_skips_fail(tmp_path: pathlib.Path):
-    code, output = run(tmp_path, "pytest.skip('no such package')", "--minutes=60", "--first=0.9", "--strict-skips")
+    code, output = run(tmp_path, "pytest.skip('absent')", "--minutes=60", "--first=0.9", "--strict-skips")
     assert (code, re.findall(r"::test_(\w) (?:PASSED|SKIPPED)", output)) == (1, list("dabc"))
-    assert "error: a test was skipped for a reason that tests/conftest.py does not list: Skipped: no such" in output
+    assert_mentions(output, "tests/conftest.py", "Skipped: absent")
     assert run(tmp_path, "pytest.skip('the C library is not glibc')", "--strict-skips")[0] == 0
 
 

@@ -24,7 +24,7 @@ from official_bert.utils.extras import EXTRAS
 from official_bert.version import __version__
 from official_bert_cli import COMMANDS, main
 from tests.conftest import ROOT
-from tests.make import assert_refused, write_text
+from tests.make import assert_mentions, assert_rejected, write_text
 from tests.test_structure import LAYERS, list_imports, read
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -143,9 +143,7 @@ def run_without(package: str, extra: str | None) -> None:
 def test_an_error_names_the_missing_package_and_its_extra(package: str, extra: str | None, named: str, capsys):
     with pytest.raises(SystemExit, match="1"):
         run_without(package, extra)
-    missing = package.split(".")[0]
-    expected = f"error: the package {missing} is not installed; run: pip install '{ROOT}[{named}]'\n"
-    assert capsys.readouterr().err == expected
+    assert_mentions(capsys.readouterr().err, package.split(".")[0], f"pip install '{ROOT}[{named}]'")
 
 
 def test_a_missing_module_of_this_package_is_not_explained():
@@ -160,7 +158,7 @@ def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, m
     assert importlib.resources.files("official_bert").joinpath(path).is_file()
     config = BertConfig.from_json_file(str(ROOT / path))
     assert BertConfig.from_name("bert-tiny") == BertConfig.from_name("uncased_L-2_H-128_A-2") == config
-    assert_refused("'bert'; the names are .*bert-tiny, .*uncased_L-2", BertConfig.from_name, "bert")
+    assert_rejected(("'bert'", "bert-tiny", "uncased_L-2_H-128_A-2"), BertConfig.from_name, "bert")
     assert find_config("configs/none.json") == "configs/none.json"
     assert find_config("models/none.json") == "models/none.json"
     own = "configs/cpu_1_hour.flagfile"
@@ -191,9 +189,9 @@ def test_official_bert_runs_the_given_command(monkeypatch: pytest.MonkeyPatch, c
     expected = "".join(rf", {name} [\d.]+" for name in versions)
     assert re.fullmatch(rf"official-bert {__version__}{expected}, Linux-\S+\n", run("--version"))
     assert "usage: official-bert serve --flag=value" in run("serve", "--help")
-    assert run("srve", code=1) == "error: unknown command srve; did you mean serve?\n"
-    assert "run_squad.py; use official-bert finetune --task=squad\n" in run("run_squad.py", code=1)
-    assert run("pretrain", "--nothing=1", code=1).startswith("error: unknown flag --nothing;")
+    assert_mentions(run("srve", code=1), "srve", "serve")
+    assert_mentions(run("run_squad.py", code=1), "run_squad.py", "official-bert finetune --task=squad")
+    assert_mentions(run("pretrain", "--nothing=1", code=1), "--nothing")
 
 
 def test_the_documents_name_every_extra_and_the_version():

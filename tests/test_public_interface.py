@@ -9,7 +9,7 @@ import official_bert
 from tests.conftest import ROOT
 from tests.golden import make_answers_and_losses
 from tests.golden.comparison import golden
-from tests.make import run_python
+from tests.make import assert_mentions, run_python
 
 
 def test_every_public_name_exists_and_is_documented():
@@ -20,7 +20,7 @@ def test_every_public_name_exists_and_is_documented():
         assert value.__doc__, name
         assert name in dir(official_bert)
         assert pages.count(f":: official_bert.{name}\n") == 1, name
-    with pytest.raises(AttributeError, match="no attribute 'Bert'"):
+    with pytest.raises(AttributeError, match="'Bert'"):
         official_bert.Bert  # noqa: B018
 
 
@@ -80,9 +80,7 @@ try:
 except official_bert.UserError as error:
     print(error)
 """
-    done = run_python("-c", code)
-    expected = f"the package tensorflow_text is not installed; run: pip install '{ROOT}[finetune]'\n"
-    assert done.stdout == expected, done.stderr
+    assert_mentions(run_python("-c", code).stdout, "tensorflow_text", f"pip install '{ROOT}[finetune]'")
 
 
 def test_from_checkpoint_lists_the_arguments_of_every_class():

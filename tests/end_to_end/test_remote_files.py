@@ -19,7 +19,7 @@ from official_bert.utils import files
 from tests.conftest import ROOT
 from tests.end_to_end.conftest import Run
 from tests.export.exported_models import save_finetuned
-from tests.make import tiny_config, write_text
+from tests.make import assert_mentions, tiny_config, write_text
 from tests.object_store import ObjectStore
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def test_all_commands_work_on_object_storage(run: Run, bucket: str, tmp_path: pa
     write_text(tmp_path / "config.json", tiny_config(num_hidden_layers=1).to_json())
     model = ("--bert_config_file=config.json", "--vocab_size_from_vocab", "--num_train_steps=4")
     train = ("pretrain", "--do_train", records, vocab, *LENGTHS, *model)
-    assert f"--output_dir: {bucket}/run cannot store" in run(*train, f"--output_dir={bucket}/run", code=1)
+    assert_mentions(run(*train, f"--output_dir={bucket}/run", code=1), "--output_dir", f"{bucket}/run")
     run(*train, "--output_dir=run")
 
     for target in ("official_bert", "hugging_face", "tf1"):
@@ -54,7 +54,8 @@ def test_all_commands_work_on_object_storage(run: Run, bucket: str, tmp_path: pa
         run("convert", f"--from={bucket}/{target}", f"--to=again-{target}", "--to_format=official_bert")
     prefix = next(name for name in store.names(bucket) if name.startswith("tf1/") and name.endswith(".index"))
     assert "read" in run("convert", f"--from={bucket}/{prefix.removesuffix('.index')}", "--to=again", "--to_format=tf1")
-    assert "already exists" in run("convert", "--from=run", f"--to={bucket}/tf1", "--to_format=tf1", code=1)
+    refused = run("convert", "--from=run", f"--to={bucket}/tf1", "--to_format=tf1", code=1)
+    assert_mentions(refused, f"{bucket}/tf1", "exists")
     assert "%" in run("fill-mask", f"--model_dir={bucket}/official_bert", "the [MASK] sat on the mat .")
 
     files.write_text(f"{bucket}/texts.csv", "text\n" + "the cat sat on the mat .\n" * 3)
@@ -111,9 +112,9 @@ def test_an_export_that_was_killed_during_a_write_is_rejected_and_replaced(
     texts = (f"--input_file={bucket}/texts.csv", f"--output_file={bucket}/answers.jsonl")
     kill_while_storing(store, r"exports/1/variables/.*", *export)
     assert "exports/1/saved_model.pb" in store.names(bucket)  # only some of the files
-    assert f"{bucket}/exports holds no export" in run("predict", f"--export_dir={bucket}/exports", *texts, code=1)
-    refused = run("predict", f"--export_dir={bucket}/exports/1", *texts, code=1)
-    assert f"{bucket}/exports/1 is not complete" in refused
+    for folder, name in (("exports", "saved_model.pb"), ("exports/1", "complete")):
+        refused = run("predict", f"--export_dir={bucket}/{folder}", *texts, code=1)
+        assert_mentions(refused, f"{bucket}/{folder}", name)
     assert f"{bucket}/exports/1" in run(*export)
     assert not [name for name in store.names(bucket) if "writing" in name]
     run("predict", f"--export_dir={bucket}/exports", *texts)
@@ -141,7 +142,7 @@ def test_a_bucket_without_permission_is_reported_in_one_line_and_leaves_no_files
     before, local = store.names(bucket), sorted(tmp_path.iterdir())
     store.refuse(bucket)
     (said,) = re.findall("^error: .*", run(*command.format(bucket).split(), code=1), re.MULTILINE)
-    assert re.match(rf"error: (--\w+: )?cannot (read|write) {bucket}/.*: (Forbidden|Access Denied)", said)
+    assert re.search(f"{bucket}/.*(Forbidden|Denied)", said)
     assert store.names(bucket) == before
     assert sorted(tmp_path.iterdir()) == local
 
