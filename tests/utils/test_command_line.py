@@ -20,7 +20,7 @@ from official_bert.utils.flags import DATA, option
 from official_bert.utils.signals import exit_codes
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
-from tests.make import assert_refused, run_python, write_text
+from tests.make import assert_mentions, assert_rejected, run_python, write_text
 
 # Flags are parsed, and --help and errors printed, before any of these modules is imported.
 HEAVY = "tensorflow keras numpy sentencex tokenizers aiohttp h5py pyarrow safetensors zstandard onnx".split()
@@ -88,31 +88,31 @@ def test_flags_can_be_read_from_files(tmp_path: pathlib.Path):
     utf16, pipe, outer, missing = (tmp_path / name for name in ("utf16", "pipe", "outer", "missing"))
     utf16.write_text("--number=3\n", encoding="utf-16")
     os.mkfifo(pipe)  # must not block
-    for path, fragment in ((utf16, "line 1: byte 0xff"), (pipe, "is a pipe"), (missing, "")):
+    for path, names in ((utf16, ("line 1", "0xff")), (pipe, ("pipe",)), (missing, ())):
         outer.write_text(f"--number=4\n  --flagfile={path}\n--flagfile={outer}\n")
         for given in (path, outer):
-            assert_refused(f"{path}.*{fragment}", command().parse, [f"--flagfile={given}"])
+            assert_rejected((path, *names), command().parse, [f"--flagfile={given}"])
 
 
-@pytest.mark.parametrize(("of", "arguments", "pattern"), [
-    (command(), [], "--needed is required"),
-    (command(), ["--needed=x", "--nubmer=3"], "unknown flag --nubmer.*--number"),
-    (command(), ["--needed=x", "--zzz"], "unknown flag --zzz.*--help"),
-    (command(), ["--needed=x", "--number=a: b"], "--number=a: b.*a whole number"),
-    (command(), ["--needed=x", "--rate=high"], "--rate=high.*a number"),
-    (command(), ["--needed=x", "--from=z"], "--from=z.*x, y"),
-    (command(), ["--needed=x", "--is_cased=maybe"], "--is_cased=maybe.*true or false"),
+@pytest.mark.parametrize(("of", "arguments", "names"), [
+    (command(), [], ("--needed", "required")),
+    (command(), ["--needed=x", "--nubmer=3"], ("--nubmer", "--number")),
+    (command(), ["--needed=x", "--zzz"], ("--zzz", "--help")),
+    (command(), ["--needed=x", "--number=a: b"], ("--number=a: b", "whole")),
+    (command(), ["--needed=x", "--rate=high"], ("--rate=high", "number")),
+    (command(), ["--needed=x", "--from=z"], ("--from=z", "x, y")),
+    (command(), ["--needed=x", "--is_cased=maybe"], ("--is_cased=maybe", "true", "false")),
     (command(), ["--needed=x", "y"], "'y'"),
-    (command(), ["--needed=x", "--number"], "--number=[.]{3}"),
-    (command(), ['--needed="a'], "--needed.*double quote"),
-    (command(), ["--needed=a\udcff"], r"'--needed=a\\udcff'.*0xff.*not UTF-8"),
-    (TASKS, ["--task=swag", "--stride=3"], "--task=swag.*--stride.*squad and glue"),
-    (TASKS, ["--task=squad", "--colunm=3"], "unknown flag --colunm"),
-    (TASKS, ["--task=sqaud"], "--task=sqaud.*did you mean squad"),
-    (TASKS, [], "--task is required.*squad, glue, swag"),
+    (command(), ["--needed=x", "--number"], "--number=..."),
+    (command(), ['--needed="a'], ("--needed", "quote")),
+    (command(), ["--needed=a\udcff"], ("'--needed=a\\udcff'", "0xff", "UTF-8")),
+    (TASKS, ["--task=swag", "--stride=3"], ("--task=swag", "--stride", "squad", "glue")),
+    (TASKS, ["--task=squad", "--colunm=3"], "--colunm"),
+    (TASKS, ["--task=sqaud"], ("--task=sqaud", "squad")),
+    (TASKS, [], ("--task", "squad, glue, swag")),
 ])  # fmt: skip
-def test_errors_name_the_flag_and_what_was_expected(of: Command, arguments: list[str], pattern: str):
-    assert_refused(pattern, of.parse, arguments)
+def test_errors_name_the_flag_and_what_was_expected(of: Command, arguments: list[str], names: object):
+    assert_rejected(names, of.parse, arguments)
 
 
 def test_items_of_lists_may_contain_line_breaks_and_quoted_commas():
@@ -138,23 +138,22 @@ def test_the_middle_of_a_very_long_message_is_omitted():
     assert message.endswith("aaa; remove it")
 
 
+DESCRIPTORS = f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}"
 _OOM = "Graph execution error:\n\nstatus: 1, message: {}\n\t [[node]]"
 
 
-@pytest.mark.parametrize(("error", "fragments"), [
-    (OSError(errno.EMFILE, "Too many open files"), ["error: the process needs more than ", "ulimit -n"]),
-    (tf.errors.ResourceExhaustedError(None, None, "/a.data-00000; Too many open files"), ["more than ", "ulimit -n"]),
-    (tf.errors.AbortedError(None, None, _OOM.format("OOM when allocating tensor with shape[1]")),
-     ["error: out of memory: status: 1, message: OOM when allocating tensor with shape[1]"]),
-    (tf.errors.AbortedError(None, None, _OOM.format("could not create a primitive, in x.cc")),
-     ["error: out of memory: status: 1, message: could not create a primitive, in x.cc"]),
+@pytest.mark.parametrize(("error", "names"), [
+    (OSError(errno.EMFILE, "Too many open files"), [DESCRIPTORS, "ulimit -n"]),
+    (tf.errors.ResourceExhaustedError(None, None, "/a.data-00000; Too many open files"), [DESCRIPTORS, "ulimit -n"]),
+    (tf.errors.AbortedError(None, None, _OOM.format("OOM when allocating tensor with [1]")), ["memory", "[1]"]),
+    (tf.errors.AbortedError(None, None, _OOM.format("could not create a primitive, in x.cc")), ["memory", "x.cc"]),
 ])  # fmt: skip
-def test_running_out_of_memory_or_file_descriptors_is_reported_in_one_line(error, fragments, capsys):
+def test_running_out_of_memory_or_file_descriptors_is_reported_in_one_line(error, names, capsys):
     with pytest.raises(SystemExit) as caught, exit_codes():
         raise error
     shown = capsys.readouterr().err
     assert (caught.value.code, shown.count("\n")) == (1, 1)
-    assert all(fragment in shown for fragment in fragments)
+    assert_mentions(shown, "error", *names)
     with pytest.raises(tf.errors.ResourceExhaustedError), exit_codes():
         raise tf.errors.ResourceExhaustedError(None, None, "a queue is full")
 
@@ -247,8 +246,8 @@ def test_scripts_named_like_the_originals_show_that_name_in_their_help(monkeypat
 
 def test_the_program_shows_help_and_errors_and_ends_quietly_if_the_reader_closes_its_output():
     done = run_python("-m", "official_bert_cli", "pretrain", "--lerning_rate=1")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: unknown flag --lerning_rate; did you mean --learning_rate?\n"
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert_mentions(done.stderr, "error", "--lerning_rate", "--learning_rate")
     command = [sys.executable, "-m", "official_bert_cli"]
     sockets = [end.detach() for end in socket.socketpair()]
     for reader, output in (os.pipe(), sockets):
@@ -352,5 +351,5 @@ def test_running_out_of_memory_during_imports_is_reported_in_one_line(megabytes:
     command = ("-m", "official_bert_cli", "fill-mask", "--model_dir=x", "[MASK]")
     done = run_python(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
     assert done.returncode == 1
-    assert "error: out of memory: " in done.stderr.splitlines()[-1]
+    assert_mentions(done.stderr.splitlines()[-1], "error", "memory")
     assert "Traceback" not in done.stderr

@@ -6,14 +6,14 @@ import pytest
 
 from official_bert.utils import dask_cluster
 from official_bert.utils.dask_cluster import DaskOptions
-from tests.make import assert_refused
+from tests.make import assert_mentions, assert_rejected, refusal
 
 ADDRESS = "tcp://127.0.0.1:8786"
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:8786", "tcp://host", "http://host:8786"])
 def test_only_addresses_of_schedulers_are_accepted(address: str):
-    assert_refused(f"^--dask is '{address}'; .*tcp://", DaskOptions, address)
+    assert_rejected(("--dask", f"'{address}'", "tcp://HOST:8786"), DaskOptions, address)
     for valid in (ADDRESS, "tls://scheduler:8786"):
         assert DaskOptions(valid).dask == valid
 
@@ -23,15 +23,16 @@ def test_a_missing_scheduler_is_reported_in_one_line(monkeypatch: pytest.MonkeyP
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-        assert_refused(f"^No scheduler answered at --dask={address} .*$", dask_cluster.Cluster(address).__enter__)
+        (line,) = refusal(dask_cluster.Cluster(address).__enter__).splitlines()
+    assert_mentions(line, f"--dask={address}", 0.3)
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    ("official_bert 0.0.1 (code 0) on Python 3.11", "has official_bert 0.0.1 .*, but the command"),
-    (ModuleNotFoundError("No module named 'official_bert'"), "cannot import this package"),
-    (OSError("too many open files"), ".*too many open files"),
+@pytest.mark.parametrize(("answer", "name"), [
+    ("official_bert 0.0.1 (code 0) on Python 3.11", "0.0.1 (code 0)"),
+    (ModuleNotFoundError("No module named 'official_bert'"), "'official_bert'"),
+    (OSError("overload"), "overload"),
 ])  # fmt: skip
-def test_a_process_with_a_different_version_is_reported_before_the_first_task(answer: object, words: str):
+def test_a_process_with_a_different_version_is_reported_before_the_first_task(answer: object, name: str):
     class Client:
         def __init__(self, scheduler: object, *answers: object) -> None:
             self._scheduler = scheduler
@@ -51,14 +52,14 @@ def test_a_process_with_a_different_version_is_reported_before_the_first_task(an
     cluster._client = Client(same, same)
     cluster._check_versions()
     cluster._client = Client(same, same, answer)
-    assert_refused(f"tcp://worker1:1.*{words}", cluster._check_versions)
+    assert_rejected(("tcp://worker1:1", name), cluster._check_versions)
     cluster._client = Client(answer, same)
-    assert_refused(f"[Tt]he scheduler.*{words}", cluster._check_versions)
+    assert_rejected(("scheduler", name), cluster._check_versions)
 
 
 def test_a_worker_that_joins_later_is_checked_by_its_first_task():
     done: list[int] = []
     dask_cluster.run_task(dask_cluster.code_identity(), done.append, 1)
-    words = "has official_bert .*, but the command has official_bert 0.0.1"
-    assert_refused(words, dask_cluster.run_task, "official_bert 0.0.1", done.append, 2)
+    names = (dask_cluster.code_identity(), "official_bert 0.0.1")
+    assert_rejected(names, dask_cluster.run_task, "official_bert 0.0.1", done.append, 2)
     assert done == [1]

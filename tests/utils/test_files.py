@@ -9,7 +9,7 @@ from data_gen.text.formats import read_documents
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.utils import files
-from tests.make import assert_refused, refusal, write_text
+from tests.make import assert_mentions, assert_rejected, write_text
 
 
 def test_an_input_file_is_recognized_under_any_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -23,26 +23,25 @@ def test_an_input_file_is_recognized_under_any_name(tmp_path: pathlib.Path, monk
     (tmp_path / "hard").hardlink_to(tmp_path / "in")
     refuse = lambda path, *inputs: files.refuse_overwriting(path, "output_file", inputs)  # noqa: E731
     for path in ("in", "./in", "folder/../in", str(tmp_path / "in"), "link", "hard"):
-        assert "--output_file" in refusal(refuse, path, "other", "in"), path
+        assert_rejected(("--output_file", path), refuse, path, "other", "in")
     for path in ("other", "folder/in", "new"):
         refuse(path, "in")
     # Files that do not exist yet, such as two files that a run is about to write.
-    assert refusal(refuse, "dangling", "new")
-    assert refusal(refuse, "linked-folder/new", "folder/new")
-    assert refusal(refuse, "gs://bucket/a/../b", "gs://bucket//b")
+    remote = ("gs://bucket/a/../b", "gs://bucket//b")
+    for paths in (("dangling", "new"), ("linked-folder/new", "folder/new"), remote):
+        assert_rejected(paths, refuse, *paths)
     refuse("gs://bucket/b", "gs://other/b")
 
 
 def test_sha256_hashes_the_content_of_a_file(tmp_path: pathlib.Path):
     assert files.sha256(write_text(tmp_path / "a", "abc")).startswith("ba7816bf8f01cfea414140de5dae2223")
-    assert f"{tmp_path}/none" in refusal(files.sha256, str(tmp_path / "none"))
+    assert_rejected(tmp_path / "none", files.sha256, str(tmp_path / "none"))
 
 
 def test_a_file_name_that_is_not_utf8_is_rejected(tmp_path: pathlib.Path):
     (tmp_path / "byte\udcff").touch()
-    assert_refused(
-        r"--input_file: .*byte\\udcff' contains the byte 0xff", files.expand, [f"{tmp_path}/*"], "input_file"
-    )
+    names = ("--input_file", f"'{tmp_path}/byte\\udcff'", "0xff")
+    assert_rejected(names, files.expand, [f"{tmp_path}/*"], "input_file")
 
 
 def test_patterns_of_remote_files_are_expanded_through_fsspec():
@@ -53,22 +52,22 @@ def test_patterns_of_remote_files_are_expanded_through_fsspec():
     assert [path.rsplit("/")[-1] for path in found] == ["a.txt", "b.txt"]
     assert [files.size(path) for path in found] == [5, 5]
     assert list(read_documents(found[0])) == [["One."]]
-    assert "memory://patterns/*.json" in refusal(files.expand, ["memory://patterns/*.json"], "input_file")
+    assert_rejected("memory://patterns/*.json", files.expand, ["memory://patterns/*.json"], "input_file")
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("[" * 100_000, "nested too deeply"),
-    ('{"a": ' * 100_000, "nested too deeply"),
-    ('{"a": ' + "9" * 5000 + "}", "Exceeds the limit"),
-    ('{"a": 1', "not valid JSON"),
-    ("", "not valid JSON"),
-    ("[1]", "contains list"),
-    ('{"a": "' + "b" * 200 + '"}', "has 209 bytes; expected a JSON file of at most 200"),
+@pytest.mark.parametrize(("content", "names"), [
+    ("[" * 100_000, ["JSON", "nested"]),
+    ('{"a": ' * 100_000, ["JSON", "nested"]),
+    ('{"a": ' + "9" * 5000 + "}", ["JSON", 5000]),
+    ('{"a": 1', ["JSON", "column 8"]),
+    ("", ["JSON", "column 1"]),
+    ("[1]", ["JSON", "list"]),
+    ('{"a": "' + "b" * 200 + '"}', ["JSON", 209, 200]),
 ])  # fmt: skip
-def test_invalid_json_is_an_error(content: str, message: str, tmp_path: pathlib.Path):
+def test_invalid_json_is_an_error(content: str, names: list[object], tmp_path: pathlib.Path):
     path = write_text(tmp_path / "config.json", content)
-    limit = 200 if "bytes" in message else files.MAX_JSON_BYTES
-    assert_refused(f"{path}.*{message}", files.read_json_object, path, limit)
+    limit = 200 if 200 in names else files.MAX_JSON_BYTES
+    assert_rejected((path, *names), files.read_json_object, path, limit)
 
 
 def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
@@ -83,7 +82,7 @@ def test_a_pipe_in_a_model_folder_is_rejected_without_blocking(name: str, tmp_pa
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    assert f"{name} is a pipe, device or socket; expected a regular file" in refusal(open_model, str(tmp_path))
+    assert_rejected((tmp_path / name, "pipe"), open_model, str(tmp_path))
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
@@ -105,8 +104,8 @@ def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(is
         assert not is_folder or os.listdir(path) == ["new"]
         raise UserError("the first gives up")
     assert {each.name for each in tmp_path.iterdir()} == {"model.bin", *kept}
-    removed = [f"removed {each}, which an interrupted process left" for each in left]
-    assert sorted(capfd.readouterr().err.splitlines()) == sorted(removed)
+    for line, each in zip(sorted(capfd.readouterr().err.splitlines()), sorted(left), strict=True):
+        assert_mentions(line, each)
 
 
 def test_an_output_file_that_is_a_link_is_written_to_its_target(tmp_path: pathlib.Path):
@@ -141,13 +140,13 @@ def test_failed_writes_of_libraries_are_explained():
         "Error while serializing: I/O error: File too large (os error 27)",
         'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })',
     ):
-        with pytest.raises(UserError, match="model: File too large$"), files.explain_write_errors("model"):
+        with pytest.raises(UserError, match=f"model.*{os.strerror(27)}"), files.explain_write_errors("model"):
             raise RuntimeError(message)
 
 
 def test_a_path_that_is_too_long_is_rejected_before_work_starts(tmp_path: pathlib.Path):
     path = "/".join([str(tmp_path), *["long" * 50] * 25, "records"])
-    assert_refused(r"^cannot create the folder .*: File name too long$", files.check_writable, path)
+    assert_rejected((os.path.dirname(path), os.strerror(36)), files.check_writable, path)
     files.check_writable(str(tmp_path / "records"))
     assert not list(tmp_path.glob("records*"))
 

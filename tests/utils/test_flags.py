@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from official_bert.utils.flags import ValidatedOptions, option
-from tests.make import assert_refused
+from tests.make import assert_rejected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,19 +16,19 @@ class _Example(ValidatedOptions):
     class_: str = option("x", "A name that Python reserves.", ("x",))
 
 
-@pytest.mark.parametrize(("changes", "pattern"), [
-    ({"share": 0.0}, "--share is 0.0;.*greater than 0.*at most 1"),
-    ({"share": float("nan")}, "--share is nan;.*finite"),
-    ({"count": 999}, "--count is 999;.*at least 1,000"),
-    ({"names": ["a", "c"]}, "--names is c;.*a, b"),
-    ({"sizes": ["1", "x"]}, "--sizes is x;.*a whole number"),
-    ({"sizes": ["1", "0"]}, "--sizes is 0;.*at least 1"),
-    ({"rates": ["1e-3", "fast"]}, "--rates is fast;.*a number"),
-    ({"rates": ["inf"]}, "--rates is inf;.*finite"),
-    ({"class_": "y"}, "--class is y;.*one of x"),
+@pytest.mark.parametrize(("changes", "names"), [
+    ({"share": 0.0}, ("--share", 0.0, 0, 1)),
+    ({"share": float("nan")}, ("--share", "nan", "finite")),
+    ({"count": 999}, ("--count", 999, "1,000")),
+    ({"names": ["a", "c"]}, ("--names", "c", "a, b")),
+    ({"sizes": ["1", "x"]}, ("--sizes", "x", "whole")),
+    ({"sizes": ["1", "0"]}, ("--sizes", 0, 1)),
+    ({"rates": ["1e-3", "fast"]}, ("--rates", "fast", "number")),
+    ({"rates": ["inf"]}, ("--rates", "inf", "finite")),
+    ({"class_": "y"}, ("--class", "y", "x")),
 ])  # fmt: skip
-def test_an_error_names_flag_value_and_limits(changes: dict, pattern: str):
-    assert_refused(pattern, _Example, **changes)
+def test_an_error_names_flag_value_and_limits(changes: dict, names: tuple[object, ...]):
+    assert_rejected(names, lambda: _Example(**changes))
 
 
 def test_values_at_the_limits_are_accepted():

@@ -11,7 +11,7 @@ from official_bert.errors import UserError
 from official_bert.runs import locks
 from official_bert.utils import files
 from tests.conftest import ROOT
-from tests.make import assert_refused, refusal, write_text
+from tests.make import assert_mentions, assert_rejected, refusal, write_text
 from tests.object_store import ObjectStore
 
 _S3 = pytest.param("s3", marks=pytest.mark.slow)
@@ -43,12 +43,12 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
     assert files.read_bytes(f"{remote}/b") == b"the second"
     files.remove_folder(remote)
     assert not files.exists(f"{remote}/b")
-    assert_refused("/b does not exist", files.read_text, f"{remote}/b")
+    assert_rejected((f"{remote}/b", "exist"), files.read_text, f"{remote}/b")
 
 
 def test_a_file_of_unknown_size_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fsspec.filesystem("memory"), "size", lambda path: None)
-    assert "memory://x" in refusal(files.size, "memory://x")
+    assert_rejected(("memory://x", "size"), files.size, "memory://x")
 
 
 def test_a_failed_write_leaves_no_file_and_keeps_the_old_one(remote: str):
@@ -69,15 +69,15 @@ def test_folders_are_uploaded_completely_and_interrupted_uploads_are_replaced(re
         write_text(pathlib.Path(local, "b"), "b")
     assert files.list_folder(remote) == ["b", "inner"]
     assert files.read_text(f"{remote}/inner/a") == "a"
-    assert "folder already exists" in refusal(files.write_folder_atomically(remote).__enter__)
+    assert_rejected((remote, "exists"), files.write_folder_atomically(remote).__enter__)
     files.write_text(f"{remote}/{files._UPLOADING}", "")  # as if the upload had been killed
-    assert "folder is not complete" in refusal(files.local_copy, remote)
+    assert_rejected((remote, "complete"), files.local_copy, remote)
     with files.write_folder_atomically(remote) as local:
         write_text(pathlib.Path(local, "c"), "")
     assert files.list_folder(remote) == ["c"]
     remove, failed = files.remove, f"{remote}-failed"
     monkeypatch.setattr(files, "remove", lambda path: (_ for _ in ()).throw(OSError("refused")))
-    with pytest.raises(UserError, match="cannot write .*folder-failed: refused"), files.write_folder_atomically(failed):
+    with pytest.raises(UserError, match=f"{failed}.*refused"), files.write_folder_atomically(failed):
         pass
     monkeypatch.setattr(files, "remove", remove)
     assert not files.exists(failed)
@@ -105,21 +105,20 @@ def test_odd_names_in_object_storage(store: ObjectStore, bucket: str):
     files.remove_folder(f"{bucket}/model [1]")
     assert files.list_folder(bucket) == ["model 1"]
     store.put(bucket, "model/../../../outside", b"")
-    assert_refused("cannot download s3://.*/model: .*/outside' contains", files.local_copy, f"{bucket}/model")
+    assert_rejected((f"{bucket}/model", f"{bucket[5:]}/model/../../../outside"), files.local_copy, f"{bucket}/model")
 
 
 @pytest.mark.slow
 def test_files_in_object_storage_are_locked(bucket: str):
     path = f"{bucket}/records.json"
     with locks.lock_file(path, "output_file"):
-        assert "records.json is in use" in refusal(locks.lock_file(path, "output_file").__enter__)
+        assert_rejected(("--output_file", path, "process"), locks.lock_file(path, "output_file").__enter__)
     assert not files.exists(f"{bucket}/.records.json.lock")
 
 
 @pytest.mark.slow
 def test_missing_buckets_and_credentials_are_reported_in_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch):
-    message = refusal(files.write_text, "s3://no-such-bucket/folder/a", "")
-    assert "cannot write s3://no-such-bucket/folder/a: The specified bucket does not exist" in message
+    assert_rejected(("s3://no-such-bucket/folder/a", "bucket"), files.write_text, "s3://no-such-bucket/folder/a", "")
     files.make_folder("s3://no-such-bucket/folder")
     assert not files.exists("s3://no-such-bucket")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -129,7 +128,8 @@ def test_missing_buckets_and_credentials_are_reported_in_one_line(bucket: str, m
         monkeypatch.setenv(name, os.devnull)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     try:
-        assert_refused("^cannot write s3://.*/a: Unable to locate cred.*$", files.write_text, f"{bucket}/a", "")
+        (line,) = refusal(files.write_text, f"{bucket}/a", "").splitlines()
+        assert_mentions(line, f"{bucket}/a", "credentials")
     finally:
         fsspec.get_filesystem_class("s3").clear_instance_cache()
 
@@ -139,5 +139,5 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     registry = sys.modules["fsspec.registry"]  # the package's attribute of that name is the mapping itself
     for name in ("registry", "_registry"):
         monkeypatch.setattr(registry, name, {})
-    assert f"s3fs is not installed; run: pip install '{ROOT}[remote]'" in refusal(files.exists, "s3://bucket/a")
-    assert "cannot use unknown://a: Protocol not known: unknown" in refusal(files.exists, "unknown://a")
+    assert_rejected(("s3fs", f"{ROOT}[remote]"), files.exists, "s3://bucket/a")
+    assert_rejected("unknown://a", files.exists, "unknown://a")

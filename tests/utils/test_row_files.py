@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official_bert.utils import row_files
 from tests import stored_texts
-from tests.make import assert_refused, refusal, write_text
+from tests.make import assert_rejected, write_text
 from tests.stored_texts import STORED
 
 TEXTS = [f"Text number {number}, “quoted”." * (number % 4) for number in range(50)]
@@ -35,8 +35,8 @@ def test_files_of_every_kind_are_recognized_and_read(kind: str, tmp_path: pathli
     assert {row_files.detect_kind(each) for each in row_files.expand([path], "input_file")} == {kind}
     assert read(path) == [{"text": text} for text in TEXTS]
     assert read(path, None)[3] == {"text": TEXTS[3], "number": 3}
-    assert_refused("no column 'body'.*'text'", read, path, ["body"])
-    assert_refused("'number' is not text, but int64", read, path, ["number"])
+    assert_rejected(("'body'", "'text'"), read, path, ["body"])
+    assert_rejected(("'number'", "int64"), read, path, ["number"])
 
 
 @pytest.mark.parametrize("kind", STORED)
@@ -67,7 +67,7 @@ def test_a_stream_truncated_between_batches_is_an_error(tmp_path: pathlib.Path):
     for length in (first_end, len(content) - 8, len(content) - 1):
         pathlib.Path(path).write_bytes(content[:length])
         for size in (None, 1):
-            assert "incomplete or corrupted" in refusal(read, path, size=size)
+            assert_rejected((path, "corrupted"), read, path, size=size)
 
 
 def test_all_column_types_of_texts_are_read(tmp_path: pathlib.Path):
@@ -81,29 +81,29 @@ def test_all_column_types_of_texts_are_read(tmp_path: pathlib.Path):
 
 def test_nested_duplicate_and_invalid_columns_are_errors(tmp_path: pathlib.Path):
     path = str(tmp_path / "texts.parquet")
-    for table, fragment in (
-        (pa.table({"text": [["a"], ["b"]]}), "texts.parquet: the column 'text' is not text, but list<"),
-        (pa.table([["a"], ["b"]], names=["text", "text"]), "two columns"),
-        (pa.table({"text": pa.array([b"a", b"b\xe4c"], pa.binary())}), "texts.parquet, row 2: byte 0xe4 in 'text'"),
+    for table, names in (
+        (pa.table({"text": [["a"], ["b"]]}), ("'text'", "list<element: string>")),
+        (pa.table([["a"], ["b"]], names=["text", "text"]), ("two", "'text'")),
+        (pa.table({"text": pa.array([b"a", b"b\xe4c"], pa.binary())}), ("row 2", "0xe4", "'text'")),
     ):
         pa.parquet.write_table(table, path)
-        assert fragment in refusal(read, path)
+        assert_rejected((path, *names), read, path)
     rows = row_files.read_rows(path, "parquet", ["text"], drop_invalid_utf8=True)
     assert [row["text"] for _, row in rows] == ["a", "bc"]
 
 
 def test_files_that_need_a_conversion_and_texts_are_recognized(tmp_path: pathlib.Path):
     packed = write_text(tmp_path / "a.gz", gzip.compress(pathlib.Path(stored_texts.parquet(tmp_path, [])).read_bytes()))
-    assert f"{packed} is a compressed parquet file" in refusal(row_files.detect_kind, packed)
+    assert_rejected((packed, "parquet"), row_files.detect_kind, packed)
     feather = str(tmp_path / "texts.feather")
     with pa.OSFile(feather, "wb") as sink, pa.ipc.new_file(sink, stored_texts.table(TEXTS).schema):
         pass
-    assert "Feather" in refusal(row_files.detect_kind, feather)
+    assert_rejected((feather, "Feather"), row_files.detect_kind, feather)
     web_archive, tfrecord = b"WARC/1.0\r\nWARC-Type: conversion", struct.pack("<Q", 10) + b"abcd text"
-    for start, kind in ((web_archive, "web archive"), (tfrecord, "TFRecord file")):
+    for start, kind in ((web_archive, "archive"), (tfrecord, "TFRecord")):
         for content in (start, gzip.compress(start)):
             path = write_text(tmp_path / "text", content)
-            assert f"{path} is a {kind}" in refusal(row_files.detect_kind, path)
+            assert_rejected((path, kind), row_files.detect_kind, path)
     for start in (b"", b"PAR", b"WARC", b"A text."):
         assert row_files.detect_kind(write_text(tmp_path / "text", start)) is None
 
@@ -113,19 +113,19 @@ def test_names_are_expanded_in_order(tmp_path: pathlib.Path):
     folder = stored_texts.hugging_face(tmp_path, TEXTS)
     shards = [f"{folder}/data-0000{number}-of-00002.arrow" for number in range(2)]
     assert row_files.expand([b, folder, f"{tmp_path}/*.txt"], "input_file") == [b, *shards, a, b]
-    assert_refused("--input_file is empty", row_files.expand, [" "], "input_file")
-    assert_refused("--input_file: no file matches", row_files.expand, [f"{tmp_path}/none"], "input_file")
+    assert_rejected(("--input_file", "empty"), row_files.expand, [" "], "input_file")
+    assert_rejected(("--input_file", tmp_path / "none"), row_files.expand, [f"{tmp_path}/none"], "input_file")
 
 
 def test_incomplete_folders_and_folders_with_several_splits_are_errors(tmp_path: pathlib.Path):
     folder = pathlib.Path(stored_texts.hugging_face(tmp_path, ["a", "b"]))
-    for state, pattern in (
-        ({}, "state.json does not name the files"),
-        ({"_data_files": [{"filename": "gone.arrow"}]}, "gone.arrow is missing.*state.json"),
-        ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, "a selection of rows"),
+    for state, names in (
+        ({}, (folder / "state.json",)),
+        ({"_data_files": [{"filename": "gone.arrow"}]}, (folder / "gone.arrow", folder / "state.json")),
+        ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, (folder, "rows")),
     ):
         (folder / "state.json").write_text(json.dumps(state))
-        assert_refused(pattern, row_files.expand, [str(folder)], "input_file")
+        assert_rejected(names, row_files.expand, [str(folder)], "input_file")
     (folder / "state.json").unlink()
     (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    assert_refused(f"{folder}/train, {folder}/test", row_files.expand, [str(folder)], "input_file")
+    assert_rejected((folder / "train", folder / "test"), row_files.expand, [str(folder)], "input_file")
