@@ -19,7 +19,7 @@ from official_bert.tokenization.casing import UNCASED
 from tests import make
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
-from tests.make import assert_refused, list_weights
+from tests.make import assert_mentions, assert_rejected, list_weights, refusal
 from tests.pretraining.pretraining_runs import make_pretrainer
 
 ENCODER, MASKED_LM, POOLER = checkpoint.ENCODER, checkpoint.MASKED_LM, checkpoint.POOLER
@@ -79,16 +79,17 @@ def test_init_allow_permits_missing_and_unused_tensors(tiny_config, tmp_path):
     def read(*allow):
         return open_model(str(tmp_path), LoadOverrides(fallback_config=config, allow=allow))
 
-    unexpected = r"unexpected: model/layer_1_.*--init_allow=model/layer_1_"
-    assert_refused(unexpected, read, "layer_0_output/kernel", "layer_0_intermediate/.*")
-    shape = r"layer_0_int.* shape \[8, 16\]; expected \[8, 32\].*=layer_0_intermediate/k"
-    assert_refused(shape, read, "layer_0_output/kernel", "model/layer_1_.*")
+    told = refusal(read, "layer_0_output/kernel", "layer_0_intermediate/.*")
+    assert_mentions(told, tmp_path / "ckpt-1", 16, "unexpected")
+    assert "--init_allow=model/layer_1_" in told
+    shape = ("[8, 16]", "[8, 32]", "--init_allow=layer_0_intermediate/kernel")
+    assert_rejected(shape, read, "layer_0_output/kernel", "model/layer_1_.*")
     allow = ["layer_0_(intermediate/.*|output/kernel)", "model/layer_1_.*"]
     model, initial = build_pretraining_model(config), read(*allow)
     before = list_weights(model)
     missing = {"layer_0_intermediate/kernel", "layer_0_intermediate/bias", "layer_0_output/kernel"}
-    refused = "layer_0_intermediate/kernel is missing.*--init_allow=layer_0_intermediate/k"
-    assert_refused(refused, assign_initial_weights, model, initial)
+    refused = (tmp_path, "missing", "layer_0_output/kernel", "--init_allow=layer_0_intermediate/kernel")
+    assert_rejected(refused, assign_initial_weights, model, initial)
     np.testing.assert_equal(list_weights(model), before)
     assert f"{len(missing)} missing, 0 unused; " in assign_initial_weights(model, initial, allow)[-1]
     changed = {path for path, value in list_weights(model).items() if np.any(before[path] != value)}
@@ -99,6 +100,6 @@ def test_init_allow_permits_missing_and_unused_tensors(tiny_config, tmp_path):
 def test_weights_that_the_model_lacks_are_rejected(tiny_config, tmp_path):
     hugging_face.write(sample(tiny_config), str(tmp_path))
     initial, smaller = open_model(str(tmp_path)), build_pretraining_model(make.tiny_config(num_hidden_layers=1))
-    refused = "layer_1_attention_query/kernel is unused.*--init_allow=layer_1"
-    assert_refused(refused, assign_initial_weights, smaller, initial)
+    refused = (tmp_path, "unused", "layer_1_attention_query/bias", "--init_allow=layer_1_attention_query/kernel")
+    assert_rejected(refused, assign_initial_weights, smaller, initial)
     assert "16 unused" in assign_initial_weights(smaller, initial, ["layer_1_.*"])[-1]

@@ -22,7 +22,7 @@ from official_bert.pretraining.run_metadata import check_resume_compatibility, d
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
 from tests.conftest import ROOT, WORDS
-from tests.make import assert_refused, flip_bits, tiny_config, write_text, write_vocab
+from tests.make import assert_mentions, assert_rejected, flip_bits, tiny_config, write_text, write_vocab
 from tests.pretraining import pretraining_runs as runs
 
 LONGER = 16
@@ -85,31 +85,30 @@ def test_two_phases_can_be_resumed_around_their_boundary(make_options, longer_fi
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        ("a1 b2 n-", "the files have another order, or files of the same name differ"),
-        ("n4 b- a3", "a has other contents, b is not in a manifest, n was not in a manifest"),
-        ("c1 d1 e1 n-", "a is missing, b is missing, c was not there, and 2 other changes"),
+        ("a1 b2 n-", ["order", "name"]),
+        ("n4 b- a3", ["a contents", "b manifest", "n manifest"]),
+        ("c1 d1 e1 n-", ["a missing", "b missing", "c", "2"]),
     ],
 )
 def test_the_record_files_that_differ_are_named(now, expected):
     def make_identities(files):
         return {"1": [{"file": name, "sha256": None if sha == "-" else sha} for name, sha in files.split()]}
 
-    assert describe_file_changes({**make_identities("n- b2 a1"), "2": []}, make_identities(now)) == expected
+    told = describe_file_changes({**make_identities("n- b2 a1"), "2": []}, make_identities(now))
+    for part, names in zip(told.split(", "), expected, strict=True):
+        assert_mentions(part, *names.split())
 
 
 @pytest.mark.slow
 def test_changed_options_are_rejected_without_allow_changes(make_options, record_files, finished_run, capsys):
-    def refuse(pattern, **changes):
-        assert_refused(pattern, pretrain, make_options(**changes))
+    def refuse(*names, **changes):
+        assert_rejected(names, pretrain, make_options(**changes))
 
-    both = "--learning_rate was 0.01 and is 0.1; --train_batch_size was 8 and is 4"
-    refuse(f"{both}.*--allow_changes=learning_rate,train_batch_size ", train_batch_size=4, learning_rate=0.1)
+    both = ("--learning_rate", 0.01, 0.1, "--train_batch_size", 8, 4)
+    refuse(*both, "--allow_changes=learning_rate,train_batch_size", train_batch_size=4, learning_rate=0.1)
     longer = {"num_train_steps": 25, "allow_changes": ["num_train_steps"]}
-    refuse(
-        r"the records differ \(\S+ is missing\).*--allow_changes=num_train_steps,data",
-        input_file=record_files[:1],
-        **longer,
-    )
+    names = ("1.tfrecord", "missing", "--allow_changes=num_train_steps,data")
+    refuse(*names, input_file=record_files[:1], **longer)
     allowed = {"num_train_steps": 25, "train_batch_size": 4}
     pretrain(make_options(**allowed, allow_changes=list(allowed)))
     assert "--train_batch_size was 8 and is 4" in capsys.readouterr().out
@@ -120,8 +119,7 @@ def test_changed_options_are_rejected_without_allow_changes(make_options, record
     ]
     # Options that only affect where and how to run may change. Dropout masks depend on the micro-batches.
     pretrain(make_options(**allowed, log_steps=5, rematerialize=True))
-    masks = "--gradient_accumulation_steps was 1 and is 2.*other dropout masks"
-    refuse(masks, **allowed, gradient_accumulation_steps=2)
+    refuse("--gradient_accumulation_steps", 1, 2, "dropout", **allowed, gradient_accumulation_steps=2)
     # New records are read from their beginning, and a new optimizer starts with zero moments at the same step.
     changes = {"num_train_steps": 30, "train_batch_size": 4, "optimizer": "lamb", "dtype": "float16"}
     names = ["data", "num_train_steps", "optimizer", "dtype"]
@@ -146,8 +144,8 @@ def test_changed_options_are_rejected_without_allow_changes(make_options, record
 @pytest.mark.parametrize("name", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
 def test_with_any_dropout_other_micro_batches_are_refused(name, make_options, finished_run):
     options, config = make_options(gradient_accumulation_steps=4), runs.disable_dropout(tiny_config())
-    message = "--gradient_accumulation_steps was 1 and is 4.*other dropout masks"
-    assert_refused(message, check_resume_compatibility, options, dataclasses.replace(config, **{name: 0.1}), {})
+    names = ("--gradient_accumulation_steps", 1, 4, "dropout")
+    assert_rejected(names, check_resume_compatibility, options, dataclasses.replace(config, **{name: 0.1}), {})
     assert check_resume_compatibility(options, config, {}) == {"gradient_accumulation_steps": (1, 4)}
 
 
@@ -188,11 +186,10 @@ def test_damaged_records_can_be_skipped_and_counted(make_options, record_files, 
     for number in (7, 8, 30):
         flip_bits(second, number * record_size + 40)
     changes = {"num_train_steps": 30, "eval_input_file": [str(second)], "do_eval": True}
-    damage = r"1.tfrecord: record 7 .* is corrupted.*--on_corrupt_record=skip leaves"
-    assert_refused(damage, pretrain, make_options("stop", **changes))
+    assert_rejected((second, "record 7", "--on_corrupt_record=skip"), pretrain, make_options("stop", **changes))
     pretrain(make_options(on_corrupt_record="skip", **changes))
     output = capsys.readouterr().out
-    assert f"warning: {second}: skipped 3 corrupted records: 7, 8, 30" in output
+    assert_mentions(output, second, 3, "7, 8, 30")
     assert "evaluated 47 records" in output
     # An out-of-range id is damage too, and a truncated file ends early.
     first.write_bytes(first.read_bytes()[:-5])
@@ -226,12 +223,12 @@ def test_records_without_masks_are_recognised_by_their_manifest(make_options, vo
     pretrain(make_options(again, **changes))
     runs.assert_same_checkpoint(tmp_path / "run", again, 20)
     other = write_vocab(tmp_path / "other.txt", [*WORDS[:-1], "another"])
-    for changed, message in (
-        ({"vocab_file": None}, "have no masks.*Pass --vocab_file"),
-        ({"vocab_file": other}, "other.txt is not the vocabulary of the records of --input_file"),
-        ({"max_predictions_per_seq": 2}, "--max_predictions_per_seq is 2, but the records of .* were made with 3"),
+    for changed, names in (
+        ({"vocab_file": None}, "--vocab_file"),
+        ({"vocab_file": other}, (other, "--input_file")),
+        ({"max_predictions_per_seq": 2}, ("--max_predictions_per_seq", 2, 3)),
     ):
-        assert_refused(message, pretrain, make_options("other", **{**changes, **changed}))
+        assert_rejected(names, pretrain, make_options("other", **{**changes, **changed}))
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.locks import lock_folder
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import ROOT, WORDS
-from tests.make import assert_refused, flip_bits, refusal, tiny_config, write_text, write_vocab
+from tests.make import assert_mentions, assert_rejected, flip_bits, refusal, tiny_config, write_text, write_vocab
 from tests.pretraining import pretraining_runs as runs
 
 ANY_IDS = record_schema.pretraining_schema(runs.LENGTH, runs.PREDICTIONS)
@@ -40,14 +40,16 @@ def set_up_run(set_up_run, monkeypatch):
 
 def test_a_learning_rate_that_never_reaches_its_peak_is_reported(make_options, capsys):
     second = {**SECOND, "phase2_learning_rate": 0.1, "phase2_num_warmup_steps": 4}
-    for changes, expected in (
-        ({"num_warmup_steps": 19}, ""),
-        ({"num_warmup_steps": 20}, r"warning: .* --learning_rate=0.01: .* 20 steps, .* 20 \(--num_warmup_steps\)\n"),
-        ({"num_warmup_steps": 20, **SECOND}, ""),
-        (second, r"warning: .* --phase2_learning_rate=0.1: .* 3 steps, .* 4 \(--phase2_num_warmup_steps\)\n"),
+    for changes, names in (
+        ({"num_warmup_steps": 19}, ()),
+        ({"num_warmup_steps": 20}, ("--learning_rate=0.01", "20 steps", 20, "--num_warmup_steps")),
+        ({"num_warmup_steps": 20, **SECOND}, ()),
+        (second, ("--phase2_learning_rate=0.1", "3 steps", 4, "--phase2_num_warmup_steps")),
     ):
         checks.warn_of_long_warmup(make_options(**changes))
-        assert re.fullmatch(expected, capsys.readouterr().out)
+        output = capsys.readouterr().out
+        assert_mentions(output, *names)
+        assert output.count("\n") == bool(names)
 
 
 def test_init_checkpoint_sets_weights_and_starts_at_step_zero(make_options, shared_run, tmp_path, capsys, eager_steps):
@@ -68,16 +70,16 @@ def test_init_checkpoint_needs_the_vocabulary_of_the_records(
     initial = shutil.copytree(shared_run, tmp_path / "initial")
     changes = {"init_checkpoint": str(initial)}
     write_vocab(initial / "vocab.txt", SWAPPED)
-    difference = r"not the vocabulary of --init_checkpoint, .*line 8 is 'c' instead of 'd'"
-    assert_refused(difference, set_up_run, vocab_file=vocab_file, **changes)
+    assert_rejected(
+        ("--init_checkpoint", initial, "line 8", "'c'", "'d'"), set_up_run, vocab_file=vocab_file, **changes
+    )
     runs.write_manifest(record_files, vocab_file)
-    assert_refused("vocabulary of the records is not .* --init_checkpoint", set_up_run, **changes)
+    assert_rejected(("--init_checkpoint", initial, "--vocab_file"), set_up_run, **changes)
     shutil.copy(vocab_file, initial / "vocab.txt")
     set_up_run(**changes)
     (initial / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert set_up_run(**changes).options.do_lower_case is False
-    casing = "texts are lower-cased, but --init_checkpoint, .*, was trained on texts that are not lower-cased"
-    assert_refused(casing, set_up_run, do_lower_case=True, **changes)
+    assert_rejected(("--init_checkpoint", initial, "lower-cased"), set_up_run, do_lower_case=True, **changes)
 
 
 def test_init_checkpoint_of_another_library_is_accepted(set_up_run, vocab_file, tiny_config, tmp_path, capsys):
@@ -87,18 +89,17 @@ def test_init_checkpoint_of_another_library_is_accepted(set_up_run, vocab_file, 
     set_up_run(config=exact, **changes)
     assert "warning" not in capsys.readouterr().out
     set_up_run(config=tiny_config, **changes)
-    assert "has hidden_act gelu, but the model of --init_checkpoint has gelu_exact" in capsys.readouterr().out
+    assert_mentions(capsys.readouterr().out, "hidden_act", "gelu", "--init_checkpoint", "gelu_exact")
     more_heads = dataclasses.replace(exact, num_attention_heads=4)
-    assert_refused("num_attention_heads 4, but .* --init_checkpoint has 2", set_up_run, config=more_heads, **changes)
+    assert_rejected(("num_attention_heads", 4, "--init_checkpoint", 2), set_up_run, config=more_heads, **changes)
     write_vocab(pathlib.Path(vocab_file), SWAPPED)
-    assert_refused("--init_checkpoint.*line 8 is 'd' instead of 'c'", set_up_run, config=exact, **changes)
+    assert_rejected((vocab_file, "--init_checkpoint", "line 8", "'d'", "'c'"), set_up_run, config=exact, **changes)
 
 
 def test_weights_with_different_shapes_are_named(make_options, shared_run):
     other = tiny_config(intermediate_size=32, num_hidden_layers=3)
-    message = refusal(pretrain, make_options(config=other, init_checkpoint=str(shared_run)))
-    assert re.search(r"layer_0_intermediate.* has shape \[8, 16\]; expected \[8, 32\]", message)
-    assert re.search("layer_2_attention_query.* is missing", message)
+    names = (shared_run, "layer_0_intermediate/kernel", "[8, 16]", "[8, 32]", "layer_2_attention_query/kernel")
+    assert_rejected(names, pretrain, make_options(config=other, init_checkpoint=str(shared_run)))
 
 
 def test_a_missing_or_small_vocabulary_is_reported_or_sets_the_size(set_up_run, vocab_file, capsys):
@@ -107,7 +108,7 @@ def test_a_missing_or_small_vocabulary_is_reported_or_sets_the_size(set_up_run, 
         size = json.loads(parts.model_files["bert_config.json"])["vocab_size"]
         assert parts.config.vocab_size == size
         output = capsys.readouterr().out
-        return "no vocabulary; pass --vocab_file" in output, "has 78 tokens, the word table 100 rows" in output, size
+        return "--vocab_file" in output, "78 tokens" in output and "100 rows" in output, size
 
     assert warnings() == (True, False, 100)
     assert warnings(vocab_file=vocab_file) == (False, True, 100)
@@ -116,42 +117,46 @@ def test_a_missing_or_small_vocabulary_is_reported_or_sets_the_size(set_up_run, 
 
 def test_all_errors_are_listed_with_the_most_specific_first(make_options, finished_run):
     other = tiny_config(hidden_dropout_prob=0.2, num_hidden_layers=1)
-    assert_refused("the folder contains another run", pretrain, make_options(config=other))
+    names = (finished_run / "bert_config.json", "--bert_config_file")
+    assert_rejected(names, pretrain, make_options(config=other))
     options = make_options(config=other, input_file=["none-*"], max_seq_length=64, num_train_steps=25)
     first, *mistakes = refusal(pretrain, options).splitlines()
-    assert first == "4 errors:"
-    expected = ["--input_file", "--max_seq_length is 64", "--num_train_steps was 20 and is 25", "bert_config.json"]
-    assert all(part in mistake for part, mistake in zip(expected, mistakes, strict=True))
+    assert_mentions(first, 4)
+    expected = (["--input_file", "none-*"], ["--max_seq_length", 64, 32], ["--num_train_steps", 20, 25], names)
+    for mistake, named in zip(mistakes, expected, strict=True):
+        assert_mentions(mistake, *named)
 
 
 BAD_OPTIONS = [
-    ({"do_train": False, "do_eval": True}, "has no checkpoint to evaluate"),
-    ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
-    ({"bert_config_file": "none.json"}, "none.json does not exist"),
-    ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings=32"),
-    ({"max_seq_length": 32}, r"\A[^\n]*input_ids has 12 values; expected 32"),  # the only error: it fits the model
-    ({"max_seq_length": 16}, "input_ids has 12 values; expected 16. Pass the --max_seq_length"),
-    ({"init_checkpoint": "none/ckpt"}, "none/ckpt is neither a file, a folder nor a known model"),
-    ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens, but lacks \[PAD\]"),
-    ({"vocab_file": WORDS[:60]}, r"record \d+ .*(input|masked_lm)_ids contains \d+; expected 0 to 59.*--vocab_file"),
-    ({"config": tiny_config(vocab_size=77), "vocab_file": WORDS}, "has 78 tokens, but .* has vocab_size 77"),
-    ({"pack_sequences": True, "left_to_right": True}, "--pack_sequences supports masked LMs only"),
-    ({"jit_compile": True, "use_tpu": True}, "cannot connect to the TPU 'local'"),
+    ({"do_train": False, "do_eval": True}, ["--output_dir", "--init_checkpoint"]),
+    ({"input_file": ["none-*"]}, ["--input_file", "none-*"]),
+    ({"bert_config_file": "none.json"}, ["none.json"]),
+    ({"max_seq_length": 64}, ["--max_seq_length", 64, "max_position_embeddings=32"]),
+    ({"max_seq_length": 32}, ["record 0", "input_ids", 12, 32]),  # it fits the model
+    ({"max_seq_length": 16}, ["record 0", "input_ids", 12, 16, "--max_seq_length"]),
+    ({"init_checkpoint": "none/ckpt"}, ["none/ckpt", "hf://none/ckpt"]),
+    ({"vocab_file": str(ROOT / "LICENSE")}, [ROOT / "LICENSE", "[PAD]"]),
+    ({"vocab_file": WORDS[:60]}, ["record 7", "input_ids", 60, 0, 59, "--vocab_file"]),
+    ({"config": tiny_config(vocab_size=77), "vocab_file": WORDS}, [78, "vocab_size", 77]),
+    ({"pack_sequences": True, "left_to_right": True}, ["--pack_sequences"]),
+    ({"jit_compile": True, "use_tpu": True}, ["'local'", "--use_tpu"]),
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), BAD_OPTIONS)
-def test_bad_options_are_refused_before_the_first_step(changes, message, make_options, tmp_path):
+@pytest.mark.parametrize(("changes", "names"), BAD_OPTIONS)
+def test_bad_options_are_refused_before_the_first_step(changes, names, make_options, tmp_path):
     if isinstance(tokens := changes.get("vocab_file"), list):
         changes = {**changes, "vocab_file": write_vocab(tmp_path / "vocab.txt", tokens)}
-    assert_refused(message, lambda: pretrain(make_options(**changes)))
+    told = refusal(lambda: pretrain(make_options(**changes)))
+    assert_mentions(told, *names)
+    assert ("\n" in told) == (changes.get("max_seq_length") == 64)  # this length has two errors, the others one
     assert not list(tmp_path.glob("run/ckpt*"))
 
 
 def test_a_folder_in_use_by_another_process_is_rejected(make_options):
     options = make_options()
     with lock_folder(options.output_dir, "output_dir"):
-        assert_refused("--output_dir: .*run is in use", pretrain, options)
+        assert_rejected(("--output_dir", options.output_dir, "process"), pretrain, options)
 
 
 @pytest.mark.parametrize("recipe", ["one_gpu", "eight_gpus", "tpu_v3-8", "tpu_v5e-64"])
@@ -209,19 +214,17 @@ def test_damaged_records_and_bad_values_are_named(make_options, record_files, tm
         records = [runs.random_record(random.Random(number)) for number in range(8)]
         records[5][name][1] = value
         path = runs.write_records(tmp_path / f"{name}.tfrecord", records, ANY_IDS)
-        message = rf"{name}.tfrecord: record 5 \(from 0\): {name} contains {value}; expected 0 to"
-        assert_refused(message, pretrain, make_options(input_file=[*record_files, path]))
+        assert_rejected((path, "record 5", name, value, 0), pretrain, make_options(input_file=[*record_files, path]))
     flip_bits(record_files[1], pathlib.Path(record_files[1]).stat().st_size // 2)
-    damage = r"1.tfrecord: record \d+ \(from 0\), near byte \d+, is corrupted"
     for changes in ({}, {"init_from_records": True}):
-        assert_refused(damage, pretrain, make_options(**changes))
+        assert_rejected((record_files[1], "record 25", "byte"), pretrain, make_options(**changes))
 
 
 def test_empty_files_are_left_out(set_up_run, record_files, tmp_path, capsys):
     empty = write_text(tmp_path / "empty.tfrecord", "")
     set_up_run(input_file=[*record_files, empty])
-    assert f"skipped empty files: {empty}" in capsys.readouterr().out
-    assert_refused("empty.tfrecord: no records", set_up_run, input_file=[empty])
+    assert_mentions(capsys.readouterr().out, empty)
+    assert_rejected((empty, "make-records"), set_up_run, input_file=[empty])
 
 
 @pytest.fixture
@@ -242,22 +245,22 @@ def test_accents_are_kept_as_the_records_manifest_says(casing, record_files, voc
     assert casing(strip_accents=False) == {"do_lower_case": True, "strip_accents": False}
     runs.write_manifest(record_files, vocab_file, do_lower_case=True, strip_accents=False)
     assert casing() == {"do_lower_case": True, "strip_accents": False}
-    assert_refused("--strip_accents contradicts the manifest .* lower-cased with", casing, strip_accents=True)
+    assert_rejected(("--strip_accents", "--input_file", "accents"), casing, strip_accents=True)
     hugging_face.write(sample(tiny_config(num_hidden_layers=1)), str(tmp_path / "initial"))
-    kept = "texts are lower-cased with their accents kept, but --init_checkpoint, .* texts that are low"
-    assert_refused(kept, casing, init_checkpoint=str(tmp_path / "initial"))
+    names = ("--init_checkpoint", tmp_path / "initial", "lower-cased", "accents")
+    assert_rejected(names, casing, init_checkpoint=str(tmp_path / "initial"))
     runs.write_manifest(record_files, vocab_file, do_lower_case=True)
-    assert_refused("--nostrip_accents contradicts the manifest .* --input_file", casing, strip_accents=False)
+    assert_rejected(("--nostrip_accents", "--input_file"), casing, strip_accents=False)
 
 
 def test_the_casing_comes_from_the_manifest_or_the_vocabulary(casing, record_files, vocab_file, tmp_path, capsys):
     write_vocab(pathlib.Path(vocab_file), CASED)
     assert casing() == {"do_lower_case": False}
-    assert_refused(f"{vocab_file}.*'Anna'.*pass --do_lower_case=false", casing, do_lower_case=True)
+    assert_rejected((vocab_file, "'Anna'", "--do_lower_case=false"), casing, do_lower_case=True)
     runs.write_manifest(record_files, vocab_file, do_lower_case=True)
-    assert_refused(f"{vocab_file}.*'Anna'.*records again with --do_lower_case=false", casing)
+    assert_rejected((vocab_file, "'Anna'", "records", "--do_lower_case=false"), casing)
     runs.write_manifest(record_files, vocab_file, do_lower_case=False)
-    assert_refused("--do_lower_case contradicts the manifest .* --input_file", casing, do_lower_case=True)
+    assert_rejected(("--do_lower_case", "--input_file"), casing, do_lower_case=True)
     # A folder from an older version, which stored the flag's default.
     write_text(tmp_path / "run" / "tokenizer_config.json", '{"do_lower_case": true}')
     assert casing() == {"do_lower_case": False}

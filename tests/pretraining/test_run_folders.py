@@ -16,7 +16,7 @@ from official_bert.checkpoints.run_checkpoints import RunCheckpoints, find_newes
 from official_bert.pretraining import monitor
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import TrainingLog
-from tests.make import assert_refused, flip_bits, write_text, write_vocab
+from tests.make import assert_mentions, assert_rejected, flip_bits, refusal, write_text, write_vocab
 from tests.pretraining.pretraining_runs import assert_same_checkpoint, log_values, remove_checkpoints
 
 
@@ -67,7 +67,7 @@ def test_a_damaged_checkpoint_is_skipped(make_options, shared_run, finished_run,
     pretrain(make_options("other", init_checkpoint=str(finished_run), num_train_steps=1))
     pretrain(make_options())
     output = capsys.readouterr().out
-    assert output.count("ckpt-20 is damaged and skipped") >= 3
+    assert sum("ckpt-20" in line and "damaged" in line for line in output.splitlines()) >= 3
     assert f"resuming from {finished_run}/ckpt-10, step 10" in output
     assert_same_checkpoint(shared_run, finished_run, 20)
 
@@ -80,15 +80,14 @@ def test_a_run_without_readable_checkpoints_restarts_only_with_begin_anew(make_o
     contents = {path: path.read_bytes() for path in finished_run.glob("ckpt-*.data*")}
     for path in contents:
         path.write_bytes(b"nothing")
-    message = "the checkpoints .*ckpt-20, .*ckpt-10 cannot be read; .*; --begin_anew"
-    assert_refused(message, pretrain, make_options())
+    assert_rejected((*listed, "--begin_anew"), pretrain, make_options())
     assert list_checkpoints(finished_run) == {"ckpt-10", "ckpt-20"}
     for path in finished_run.glob("*.index"):
         path.unlink()
-    message = r"saved checkpoints and logged 20 steps, but they are missing \(ckpt-\*.index\).* --begin_anew"
-    assert_refused(message, pretrain, make_options())
+    names = (finished_run, 20, "ckpt-*.index", "--begin_anew")
+    assert_rejected(names, pretrain, make_options())
     (finished_run / "checkpoint").unlink()  # the log is evidence enough: step 20 comes after the save of step 10
-    assert_refused(message, pretrain, make_options())
+    assert_rejected(names, pretrain, make_options())
     assert (finished_run / "train.jsonl").read_text() == log
     capsys.readouterr()
     # Any option may change, because nothing is resumed.
@@ -131,8 +130,9 @@ def test_a_failed_save_keeps_the_other_checkpoints(tmp_path, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, message)
 
     def fail(step: int, *expected: str) -> None:
-        message = f"cannot save step {step} in {tmp_path}: [^{{]*; the earlier checkpoints are intact. Free disk space"
-        assert_refused(message, saved.save, step)
+        told = refusal(saved.save, step)
+        assert_mentions(told, f"step {step}", tmp_path, "disk")
+        assert "{" not in told
         assert list_checkpoints(tmp_path, "*") == set(expected)
 
     monkeypatch.setattr(saved._checkpoint, "write", fill)  # the disk is full at the index
@@ -167,8 +167,7 @@ def test_the_checkpoint_before_skipped_steps_is_kept_and_named(make_options, tmp
     monkeypatch.setattr(monitor, "_MOST_SKIPPED", 8)
     # At this high rate the first step is finite, and all later ones are not.
     changes = {"learning_rate": 1e30, "num_warmup_steps": 0, "save_checkpoints_steps": 1, "keep_checkpoint_max": 3}
-    remedy = r"resumes from ckpt-1, which was saved before it\. To avoid it, lower .*\(8 steps in a"
-    assert_refused(remedy, pretrain, make_options(on_nonfinite="skip", **changes))
+    assert_rejected(("ckpt-1", "--learning_rate", 8), pretrain, make_options(on_nonfinite="skip", **changes))
     assert list_checkpoints(tmp_path / "run") == {"ckpt-1"}
     assert log_values(tmp_path / "run", "step") == [1]
 
@@ -189,10 +188,8 @@ def test_a_run_that_skips_too_many_steps_in_a_row_is_stopped(make_options, tmp_p
     assert check_finite(options, skipped=99, last=99).skipped_in_a_row == 99
     # One of a thousand steps was skipped, so not every step of the run is skipped.
     assert check_finite(options, skipped=100, last=1000, steps=1000, is_finite_at_end=True).skipped_in_a_row == 0
-    stopped = r"0.tfrecord: 1\. No checkpoint was saved before it.*\(100 steps in a row were skipped\)"
-    assert_refused(stopped, check_finite, options, skipped=100, last=101)
+    assert_rejected(("step 101", "0.tfrecord: 1", "checkpoint", 100), check_finite, options, skipped=100, last=101)
     # As left by an older version, which saved while it skipped steps.
     for step in (1, 5, 6):
         write_text(tmp_path / "run" / f"ckpt-{step}.index", "")
-    remedy = "Remove ckpt-6, ckpt-5, which were saved while steps were skipped, to resume from ckpt-1. To"
-    assert_refused(remedy, check_finite, options, skipped=100, last=101)
+    assert_rejected(("ckpt-6, ckpt-5", "ckpt-1", 100), check_finite, options, skipped=100, last=101)
