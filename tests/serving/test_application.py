@@ -231,7 +231,7 @@ def test_a_body_that_does_not_arrive_times_out(exports: pathlib.Path):
     ):
         answer = connection.makefile("rb").read()  # reads to the end: the server closes the connection
     assert b" 408 " in answer.splitlines()[0]
-    assert b"did not arrive within 0.3 seconds" in answer
+    assert b"0.3" in answer
 
 
 def test_a_full_queue_rejects_requests_but_stays_ready(exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
