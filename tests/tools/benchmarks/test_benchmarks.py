@@ -9,7 +9,7 @@ import pytest
 
 from official_bert.utils.command_line import Command
 from tests.conftest import WORDS
-from tests.make import assert_refused, tiny_config, write_text, write_vocab
+from tests.make import assert_rejected, tiny_config, write_text, write_vocab
 from tools.benchmarks import finetuning, generation, measuring, pretraining
 
 
@@ -46,7 +46,7 @@ def test_programs_take_turns_and_medians_are_compared(capsys: pytest.CaptureFixt
     assert "A title, medians of 3 rounds\n" in output
     assert re.search(r"^\d{4}-\d\d-\d\d, .+, \d+ processors$", output, re.MULTILINE)
     assert output.endswith("| a | 3 | 1,234 | 1.00 |\n| b | 6 | 1,234 | 2.00 |\n")
-    assert_refused("--rounds is 0", measuring.compare, "A title", programs, 0, "seconds")
+    assert_rejected(("--rounds", 0, 1), measuring.compare, "A title", programs, 0, "seconds")
 
 
 def test_time_and_memory_of_a_process_and_its_children_are_measured():
@@ -60,9 +60,9 @@ def test_time_and_memory_of_a_process_and_its_children_are_measured():
 
 
 def test_a_process_that_fails_or_ends_too_early_is_an_error():
-    with pytest.raises(SystemExit, match=r"exit code 3:\nwhy"):
+    with pytest.raises(SystemExit, match="3:\nwhy"):
         measuring.run([sys.executable, "-c", "print('why'); raise SystemExit(3)"])
-    with pytest.raises(SystemExit, match="exit code 0"):
+    with pytest.raises(SystemExit, match=" 0:"):
         measuring.run([sys.executable, "-c", ""], is_ready=lambda: False)
     usage = measuring.run([sys.executable, "-c", "import time; time.sleep(60)"], is_ready=lambda: True)
     assert usage.wall < 30

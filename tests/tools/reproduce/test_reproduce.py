@@ -15,7 +15,7 @@ import pytest
 
 from official_bert_cli import load
 from tests.conftest import ROOT
-from tests.make import assert_refused, write_text, write_vocab
+from tests.make import assert_rejected, write_text, write_vocab
 from tests.processes import wait_for_exit
 from tools.reproduce import __main__, runs
 from tools.reproduce.experiment import Experiment, Options
@@ -153,18 +153,17 @@ def test_tasks_without_data_are_omitted(data_dir: pathlib.Path):
     assert experiment.missing == [
         f"{PERPLEXITY}: there is no --heldout_file", f"mnli: {data_dir}/glue/MNLI has no training part"
     ]  # fmt: skip
-    assert_refused("there is nothing to measure: mnli", Experiment, make_options(data_dir, "6", columns=["mnli"]))
-    assert_refused("--columns names rte; Table 6", Experiment, make_options(data_dir, "6", columns=["rte"]))
+    assert_rejected(("mnli", f"{data_dir}/glue/MNLI"), Experiment, make_options(data_dir, "6", columns=["mnli"]))
+    assert_rejected(("--columns", "rte", "Table 6", "mrpc"), Experiment, make_options(data_dir, "6", columns=["rte"]))
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"random_seeds": []}, "--random_seeds=: expected different whole numbers"),
-    ({"random_seeds": ["1", "x"]}, "--random_seeds=1,x: expected different whole numbers"),
-    ({"random_seeds": ["1", "01"]}, "--random_seeds=1,01: expected different"),  # would be the same run twice
-    ({"num_train_steps": 12}, "--num_train_steps is 12; .* multiple of 10"),  # no checkpoint after 0.8 of 12 steps
+@pytest.mark.parametrize(("changes", "names"), [
+    ({"random_seeds": []}, "--random_seeds="), ({"random_seeds": ["1", "x"]}, "--random_seeds=1,x"),
+    ({"random_seeds": ["1", "01"]}, "--random_seeds=1,01"),  # would be the same run twice
+    ({"num_train_steps": 12}, ("--num_train_steps", 12, 10)),  # no checkpoint after 0.8 of 12 steps
 ])  # fmt: skip
-def test_invalid_experiment_options_are_rejected(changes: dict[str, object], message: str, data_dir: pathlib.Path):
-    assert_refused(message, make_options, data_dir, "figure5", **changes)
+def test_invalid_experiment_options_are_rejected(changes: dict[str, object], names, data_dir: pathlib.Path):
+    assert_rejected(names, make_options, data_dir, "figure5", **changes)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -188,10 +187,10 @@ def test_finished_runs_are_skipped_and_a_failure_stops_the_experiment(tmp_path, 
     run = Run(str(tmp_path / "a"), "pretrain", {"do_train": True, "jit_compile": False, "input_file": ["a", "b"]})
     perform([run, run])
     assert lines == ["official-bert pretrain --do_train --nojit_compile --input_file=a,b"]
-    assert_refused("holds the results of another command", perform, [Run(run.folder, "pretrain", {"do_train": False})])
+    assert_rejected((run.folder, "--output_dir"), perform, [Run(run.folder, "pretrain", {"do_train": False})])
     code = 3
     failing = [Run(str(tmp_path / "b"), "pretrain", {}), Run(str(tmp_path / "c"), "x", {})]
-    assert_refused("exit code 3; its output is in .*output.txt", perform, failing)
+    assert_rejected(("pretrain", 3, tmp_path / "b" / "output.txt"), perform, failing)
     assert not (tmp_path / "b" / "done.json").exists()
     assert not (tmp_path / "c").exists()
 

@@ -48,5 +48,5 @@ def test_only_a_test_that_runs_and_fails_catches_a_mutation(module: str, verdict
 @pytest.mark.usefixtures("few_plugins")
 def test_a_mutation_whose_tests_time_out_was_not_tried(tmp_path: pathlib.Path):
     write_text(tmp_path / "test_it.py", "import time\n\ndef test_one():\n    time.sleep(60)\n")
-    with pytest.raises(UntriedError, match="a test did not end within 1 seconds"):
+    with pytest.raises(UntriedError, match="1 seconds"):
         run_tests(tmp_path, ["test_it.py"], timeout=1)

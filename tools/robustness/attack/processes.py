@@ -109,7 +109,7 @@ class Running:
             if time.monotonic() > end:
                 output = self.output[-600:]
                 self.end_group()
-                raise NotHeldError(f"it runs for more than {seconds:.0f} seconds: {output}")
+                raise NotHeldError(f"it runs for more than {seconds:g} seconds: {output}")
             time.sleep(0.002)
         return ended
 
