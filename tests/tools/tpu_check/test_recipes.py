@@ -27,13 +27,12 @@ def test_each_phase_of_a_recipe_is_a_separate_step(monkeypatch):
 def test_recipes_with_an_unknown_tpu_or_flag_are_rejected(tmp_path):
     name = "configs/tpu_v9-8.flagfile"
     assert_rejected((name, "tpu_NAME.flagfile", "v3-8"), recipes.get_topology, name)
-    path = str(tmp_path / "tpu_v3-8.flagfile")
     for content, *names in (
-        ("# a comment\n--bert_config=x\n", path, "line 2", "run_pretraining", "--bert_config"),
-        ("--left_to_right\n", path, "line 1", "--left_to_right"),
+        ("# a comment\n--bert_config=x\n", "tpu_v3-8.flagfile", "line 2", "run_pretraining", "--bert_config"),
+        ("--left_to_right\n", "tpu_v3-8.flagfile", "line 1", "--left_to_right"),
         ("--bert_config_file=x\n--pack_sequences\n", "--pack_sequences", "--packed_rows"),
     ):
-        write_text(tmp_path / "tpu_v3-8.flagfile", content)
+        path = write_text(tmp_path / "tpu_v3-8.flagfile", content)
         assert_rejected((*names,), recipes.read_phases, path)
 
 
