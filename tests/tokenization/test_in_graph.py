@@ -12,7 +12,7 @@ from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer
 from tests.conftest import slow_after
-from tests.make import assert_refused
+from tests.make import assert_rejected
 from tests.tokenization.test_exact import ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES, SOME
 from tests.tokenization.test_fast import (
     ANY_TEXTS,
@@ -137,4 +137,4 @@ def test_no_texts_and_empty_texts_have_no_pieces():
 
 def test_vocabulary_beyond_the_limits_of_the_kernel_is_refused():
     exact = FullTokenizer.from_vocab("\n".join([*SPECIAL_TOKENS, "a" * 2000]))
-    assert_refused("cannot take the vocabulary of 6 tokens", GraphTokenizer, exact)
+    assert_rejected(("tensorflow-text", 6), GraphTokenizer, exact)
