@@ -12,7 +12,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import FEATURES, HEADS, HeadInput
 from tests.conftest import slow_after
-from tests.make import assert_refused, build_task_model, list_weights
+from tests.make import assert_rejected, build_task_model, list_weights
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
 QUICK_HEADS = ("linear", "bilstm", "second_to_last_hidden")  # one of each form: the fast tests
@@ -90,7 +90,7 @@ def test_head_and_units_are_stored_unless_the_head_reads_the_encoder():
     assert HeadInput().to_dict() == {}
     assert (HeadInput().lstm_units, HeadInput(lstm_units=1).lstm_units) == (768, 1)
     for units in (0, 100_001):
-        assert_refused(f"lstm_units is {units}; expected a whole number from 1 to 100,000", HeadInput, "bilstm", units)
+        assert_rejected(("lstm_units", units, 1, "100,000"), HeadInput, "bilstm", units)
 
 
 def test_each_direction_and_layer_has_different_initial_weights(tiny_config: BertConfig):
