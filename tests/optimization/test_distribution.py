@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.optimization import distribution
 from official_bert.optimization.distribution import get_strategy, set_workers
-from tests.make import assert_refused, refusal
+from tests.make import assert_mentions, assert_rejected, refusal
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +32,11 @@ TPU_ERRORS = [
         tf.errors.InvalidArgumentError(
             None, None, "No OpKernel was registered to support Op 'ConfigureDistributedTPU' with these attrs: []"
         ),
-        "this TensorFlow has no TPU support",
+        "tensorflow-tpu",
     ),
-    (tf.errors.NotFoundError(None, None, "the TPU is in use\nand more"), "the TPU is in use; pass --tpu_name"),
-    (OSError("Name or service not known"), "Name or service not known; pass --tpu_name"),
-    (ValueError(), "ValueError; pass --tpu_name"),
+    (tf.errors.NotFoundError(None, None, "BUSY\nand more"), "BUSY"),
+    (OSError("ENOENT"), "ENOENT"),
+    (ValueError(), "ValueError"),
 ]
 
 
@@ -47,7 +47,7 @@ def test_a_missing_tpu_is_reported_in_one_line(error, reason, monkeypatch):
 
     monkeypatch.setattr(tf.distribute.cluster_resolver.TPUClusterResolver, "connect", connect)
     message = refusal(get_strategy, "tpu", "mine")
-    assert message.startswith(f"cannot connect to the TPU 'mine': {reason}")
+    assert_mentions(message, "'mine'", reason, "--tpu_name")
     assert "\n" not in message
     assert "attrs" not in message
 
@@ -57,23 +57,23 @@ def test_a_list_of_hosts_becomes_the_cluster():
     for _ in range(2):  # twice in one process, as in a sweep
         set_workers("multi_worker", hosts, 1)
     assert resolve_workers() == (hosts, "worker", 1)
-    assert_refused("contradicts the environment variable TF_CONFIG", set_workers, "multi_worker", hosts, 0)
+    assert_rejected(("--worker_hosts", "TF_CONFIG"), set_workers, "multi_worker", hosts, 0)
 
 
 BAD_WORKERS = [
-    ("mirrored", ["a:1", "b:1"], 0, "require --distribution_strategy=multi_worker"),
-    ("one_device", [], 0, "require --distribution_strategy=multi_worker"),
-    ("multi_worker", ["a:1", "b:1"], None, "--worker_index is missing; expected 0 to 1"),
-    ("multi_worker", ["a:1", "b:1"], 2, "--worker_index is 2; expected 0 to 1"),
-    ("multi_worker", [], 0, "--worker_index=0 requires --worker_hosts"),
-    ("multi_worker", ["a", "b:1"], 0, "--worker_hosts=a,b:1: expected distinct addresses"),
-    ("multi_worker", ["a:1", "a:1"], 0, "expected distinct addresses"),
+    ("mirrored", ["a:1", "b:1"], 0, ("--worker_hosts", "--distribution_strategy=multi_worker")),
+    ("one_device", [], 0, ("--worker_index", "--distribution_strategy=multi_worker")),
+    ("multi_worker", ["a:1", "b:1"], None, ("--worker_index", "missing", 0, 1)),
+    ("multi_worker", ["a:1", "b:1"], 2, ("--worker_index", 2, 0, 1)),
+    ("multi_worker", [], 0, ("--worker_index=0", "--worker_hosts")),
+    ("multi_worker", ["a", "b:1"], 0, "--worker_hosts=a,b:1"),
+    ("multi_worker", ["a:1", "a:1"], 0, "--worker_hosts=a:1,a:1"),
 ]
 
 
-@pytest.mark.parametrize(("name", "hosts", "index", "message"), BAD_WORKERS)
-def test_invalid_strategies_and_workers_are_rejected(name, hosts, index, message):
-    assert_refused(message, get_strategy, name, worker_hosts=hosts, worker_index=index)
+@pytest.mark.parametrize(("name", "hosts", "index", "names"), BAD_WORKERS)
+def test_invalid_strategies_and_workers_are_rejected(name, hosts, index, names):
+    assert_rejected(names, get_strategy, name, worker_hosts=hosts, worker_index=index)
     assert "TF_CONFIG" not in os.environ
 
 
@@ -84,7 +84,7 @@ _INVALID = ["{bad", "[]", _ONE_WORKER % ("worker", 1), _ONE_WORKER % ("worker", 
 @pytest.mark.parametrize("value", ["", *_INVALID])
 def test_an_invalid_tf_config_is_rejected(environment, value):
     environment.setenv("TF_CONFIG", value)
-    assert refusal(set_workers, "multi_worker", [], None).startswith(f"the environment variable TF_CONFIG is {value};")
+    assert_rejected(("TF_CONFIG", value, "--worker_hosts"), set_workers, "multi_worker", [], None)
 
 
 @pytest.mark.parametrize("value", [None, "{}"])
@@ -133,37 +133,36 @@ def test_a_slurm_step_with_one_task_is_a_single_worker(environment):
 def test_incomplete_or_unordered_slurm_variables_are_rejected(environment):
     # TensorFlow's resolver sorts n10 before n2, so the workers would connect to the wrong hosts.
     set_slurm(environment, "n[2,10]", "1(x2)", tasks=2, task=0, here="n2")
-    order = "SLURM runs task 0 on n2, but TensorFlow expects it on n10:8888"
-    assert_refused(order, set_workers, "multi_worker", [], None)
+    order = ("task 0", "on n2", "n10:8888", "--worker_index=$SLURM_PROCID")
+    assert_rejected(order, set_workers, "multi_worker", [], None)
     environment.delenv("SLURM_STEP_NODELIST")
-    assert_refused("SLURM's variables: .*; pass --worker_hosts", set_workers, "multi_worker", [], None)
+    assert_rejected(("SLURM_STEP_NODELIST", "--worker_hosts"), set_workers, "multi_worker", [], None)
 
 
 @pytest.mark.parametrize(
-    ("step", "changes", "message"),
+    ("step", "changes", "names"),
     [
         (10, {}, None),
-        (20, {}, "the workers resume at different steps"),
-        (10, {"--log_steps": 3}, "the workers were started with different --log_steps; "),
-        (10, {"--learning_rate": 1e-4, "records": ["b"]}, "different --learning_rate, records; "),
+        (20, {}, ("step 20", "model", "--output_dir")),
+        (10, {"--log_steps": 3}, "--log_steps"),
+        (10, {"--learning_rate": 1e-4, "records": ["b"]}, ("--learning_rate", "records")),
     ],
 )
-def test_workers_of_different_runs_are_rejected(step, changes, message, monkeypatch):
+def test_workers_of_different_runs_are_rejected(step, changes, names, monkeypatch):
     monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: True)
     values = {"--learning_rate": 1e-3, "--log_steps": None, "records": ["a"]}
     sent = []  # by a first worker, in the order of its calls
     monkeypatch.setattr(distribution, "_worker_mean", lambda strategy: lambda value: sent.append(value) or value)
     distribution.check_same_run(None, 10, "model", values)
     monkeypatch.setattr(distribution, "_worker_mean", lambda strategy: lambda value: (value + sent.pop(0)) / 2)
-    if message:
-        assert_refused(message, distribution.check_same_run, None, step, "model", {**values, **changes})
+    if names:
+        assert_rejected(names, distribution.check_same_run, None, step, "model", {**values, **changes})
     else:
         distribution.check_same_run(None, step, "model", {**values, **changes})
 
 
 def test_the_error_about_a_lost_worker_contains_its_reason(monkeypatch):
     monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: True)
-    message = "Graph execution error:\n\nDetected at node x defined at (most recent call last):\n\nConnection reset"
-    shown = r"cannot be reached \(Connection reset\); start all workers again"
-    with pytest.raises(UserError, match=shown), distribution.explain_lost_workers(None):
+    message = "Graph execution error:\n\nDetected at node x defined at (most recent call last):\n\nECONNRESET"
+    with pytest.raises(UserError, match=r"\(ECONNRESET\)"), distribution.explain_lost_workers(None):
         raise tf.errors.UnavailableError(None, None, message)

@@ -12,7 +12,7 @@ from official_bert.optimization.distribution import get_strategy
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW, KerasAdamW, Lamb, LayerwiseAdamW, get_optimizer
 from official_bert.optimization.schedules import WarmupPolynomialDecay
-from tests.make import assert_refused
+from tests.make import assert_rejected
 from tests.processes import run_marked_tests
 from tests.reference import ReferenceAdamW, ReferenceCorrectedAdamW, ReferenceKerasAdamW, ReferenceLamb
 
@@ -100,8 +100,8 @@ def test_flags_set_every_hyperparameter_and_the_configuration_stores_them(name):
 
 def test_unsupported_optimizer_settings_are_rejected():
     for name, instead in (("clipvalue", "clip_norm"), ("weight_decay", "weight_decay_rate"), ("loss_scale_factor", "")):
-        assert_refused(f"Lamb .*{name}=0.5; .*{instead}", Lamb, **{name: 0.5})
-    assert_refused("KerasAdamW .*gradient_accumulation_steps=4", KerasAdamW, gradient_accumulation_steps=4)
+        assert_rejected(("Lamb", f"{name}=0.5", instead), Lamb, **{name: 0.5})
+    assert_rejected(("KerasAdamW", "gradient_accumulation_steps=4"), KerasAdamW, gradient_accumulation_steps=4)
 
 
 def test_trust_ratio_is_one_where_a_norm_is_zero():
