@@ -12,7 +12,7 @@ from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.loading import open_model
 from tests import make
 from tests.adaptation.adapted_models import make_options, write_text
-from tests.make import assert_refused
+from tests.make import assert_rejected
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_end_of_a_single_long_document_is_held_out(prepare, tmp_path, capsys):
 
 def test_a_text_of_one_sentence_is_rejected(prepare, tmp_path):
     text = make.write_text(tmp_path / "text.txt", "Only this .\n")
-    assert_refused("--input_file contains 1 sentence", prepare, text)
+    assert_rejected(("--input_file", 1), prepare, text)
 
 
 def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(prepare, tmp_path, capsys):
