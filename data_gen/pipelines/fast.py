@@ -75,15 +75,10 @@ def create_records(
             files.write_text(excluded_file, "\n".join(inputs.excluded.texts))
             worker_options = dataclasses.replace(worker_options, exclude_texts=[files.make_absolute(excluded_file)])
         files.write_text(os.path.join(folder, outputs.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
-        with pool(folder) as workers:
-            try:
-                corpus = _tokenize_text(folder, options, inputs.paths, workers, states)
-                if not corpus["tokens"]:
-                    raise TextError(summary.explain_empty_text(corpus))
-            except TextError:
-                # The user must change the text or the flags, which makes the unfinished work useless.
-                shutil.rmtree(options.work_folder)
-                raise
+        with _remove_after_text_error(options.work_folder), pool(folder) as workers:
+            corpus = _tokenize_text(folder, options, inputs.paths, workers, states)
+            if not corpus["tokens"]:
+                raise TextError(summary.explain_empty_text(corpus))
             vocab = inputs.tokenizer.vocab
             store = TokenStore(
                 os.path.join(folder, worker.CORPUS),
@@ -110,6 +105,17 @@ def create_records(
         manifest.write_manifests(plan.outputs, options.stem, description)
         shutil.rmtree(options.work_folder)
         return description
+
+
+@contextlib.contextmanager
+def _remove_after_text_error(folder: str) -> Iterator[None]:
+    """Removes the working folder after a TextError. Call it outside of the pool, whose workers still write files."""
+    try:
+        yield
+    except TextError:
+        # The user must change the text or the flags, which makes the unfinished work useless.
+        shutil.rmtree(folder)
+        raise
 
 
 @contextlib.contextmanager

@@ -155,6 +155,17 @@ def test_change_of_an_input_during_the_run_is_detected(which, corpus, tmp_path, 
         assert contents(tmp_path / "out") == contents(tmp_path / "straight")
 
 
+def test_work_is_removed_after_an_error_in_the_text_although_another_worker_still_writes(corpus, tmp_path, monkeypatch):
+    text = write_text(tmp_path / "latin1.txt", b"the cat sat\n\xe9\n")
+
+    def finish_late(pool: OneProcess, *_: object) -> None:
+        write_text(pathlib.Path(pool._folder) / "file-1.json", "{}")
+
+    monkeypatch.setattr(OneProcess, "__exit__", finish_late)
+    assert_rejected((text, 2, "0xe9"), make_records, ([text], corpus[1]), tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_temporary_files_of_a_killed_run_are_removed(corpus, tmp_path):
     left = [tmp_path / "out-00001-of-00003.tfrecord.writing-0123456789ab", tmp_path / "mine.tfrecord.writing-0"]
     for path in left:
