@@ -17,7 +17,8 @@ from official_bert.pretraining.options import RECORDS, Phase, PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.runs import run_file
-from official_bert.utils.counting import pluralize
+from official_bert.utils import files
+from official_bert.utils.counting import join_first, pluralize
 from official_bert.version import __version__
 
 RUN_FILE = "run.json"
@@ -112,8 +113,8 @@ def describe_file_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> 
         now: The same for this start.
     """
     details = []
-    for number, files in now.items():
-        old, new = ({each["file"]: each for each in some} for some in (before.get(number, files), files))
+    for number, found in now.items():
+        old, new = ({each["file"]: each for each in some} for some in (before.get(number, found), found))
         details += [f"{name} is missing" for name in old if name not in new]
         details += [f"{name} was not there" for name in new if name not in old]
         for name in old.keys() & new.keys():
@@ -123,6 +124,27 @@ def describe_file_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> 
                 details.append(f"{name} has other contents")
     more = f", and {pluralize(len(details) - 3, 'other change')}" if len(details) > 3 else ""
     return ", ".join(sorted(details)[:3]) + more or "the files have another order, or files of the same name differ"
+
+
+def _check_records_of_finished_phase(
+    options: PretrainingOptions, phase: Phase, trained: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raises a UserError if records are passed for a finished phase that it did not use. They may be missing."""
+    flag = f"{phase.prefix}input_file"
+    try:
+        paths = files.expand(getattr(options, flag), flag)
+    except UserError:
+        return
+    known = {(each["file"], each["bytes"]) for each in trained}
+    sizes = {path: files.size(path) for path in paths}
+    unused = [path for path, size in sizes.items() if size and (os.path.basename(path), size) not in known]
+    if unused:
+        raise UserError(
+            f"{options.output_dir} has done all {pluralize(phase.last_step, 'step')} on other records than those of "
+            f"--{flag}: {join_first(unused, 3)}. Pass the same records, or another --output_dir. To train further on "
+            f"other records, pass a larger {phase.flag('num_train_steps')} and "
+            f"--allow_changes={RECORDS},{phase.prefix}num_train_steps."
+        )
 
 
 def check_resume_compatibility(
@@ -163,6 +185,10 @@ def check_resume_compatibility(
         f"{reason}, or pass another --output_dir.",
         {RECORDS: f"the records differ ({describe_file_changes(before.get('records', {}), identities)})"},
     )
+    for phase in options.phases:
+        trained = before.get("records", {}).get(str(phase.number))
+        if trained and phase.number not in records:
+            _check_records_of_finished_phase(options, phase, trained)
     for name, change in changes.items():
         print(f"changed since the earlier start: {run_file.describe_changes({name: change}, CHANGE_DESCRIPTIONS)}")
     return changes

@@ -154,6 +154,14 @@ def test_other_records_are_read_from_their_start(make_options, record_files, fin
     assert place(finished_run, 21) == (1, 8)
 
 
+def test_a_finished_run_rejects_other_records_and_needs_none(make_options, record_files, finished_run, tmp_path):
+    other = write_text(tmp_path / os.path.basename(record_files[0]), "other records")
+    names = (other, "--input_file", "--num_train_steps", "--allow_changes=data,num_train_steps", 20)
+    assert_rejected(names, pretrain, make_options(input_file=[record_files[1], other]))
+    assert pretrain(make_options(input_file=record_files[1:])) == 0  # some have been removed
+    assert pretrain(make_options(input_file=[str(tmp_path / "removed.tfrecord")])) == 0
+
+
 @pytest.mark.slow
 def test_without_dropout_a_run_may_be_resumed_with_other_micro_batches(make_options, tmp_path):
     config = runs.disable_dropout(tiny_config(num_hidden_layers=1))
