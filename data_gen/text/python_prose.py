@@ -92,12 +92,17 @@ def write(options: ProseOptions) -> None:
     """Writes training and held-out prose to two files, and prints their sizes.
 
     Raises:
-        UserError: If both files are the same.
+        UserError: If both files are the same, or one exists with other contents.
     """
     if files.is_same_file(options.output_file, options.heldout_file):
         raise UserError(f"--output_file and --heldout_file are both {options.heldout_file}; pass two different files")
-    for path, documents in zip((options.output_file, options.heldout_file), gather(), strict=True):
-        text = "\n".join("".join(sentence + "\n" for sentence in document) for document in documents)
+    parts = gather()
+    texts = ["\n".join("".join(sentence + "\n" for sentence in document) for document in part) for part in parts]
+    paths = options.output_file, options.heldout_file
+    for flag, path, text in zip(("--output_file", "--heldout_file"), paths, texts, strict=True):
+        if os.path.exists(path) and files.read_bytes(path) != text.encode():
+            raise UserError(f"{flag}={path} exists and has other contents; pass another name, or remove the file")
+    for path, text, documents in zip(paths, texts, parts, strict=True):
         files.write_text(path, text)
         print(
             f"{path}: {pluralize(len(documents), 'document')}, {pluralize(sum(map(len, documents)), 'sentence')}, "

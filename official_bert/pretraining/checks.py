@@ -36,8 +36,10 @@ def read_config(options: PretrainingOptions) -> BertConfig:
     return config
 
 
-def warn_of_long_warmup(options: PretrainingOptions) -> None:
-    """Prints a warning for each learning-rate schedule that ends before its warm-up does."""
+def warn_of_useless_options(options: PretrainingOptions) -> None:
+    """Prints a warning if held-out records are never evaluated, or if a schedule ends before its warm-up does."""
+    if options.eval_input_file and not (options.eval_steps or options.do_eval):
+        print("warning: --eval_input_file is never evaluated; pass --eval_steps, --do_eval or both", flush=True)
     for phase in options.schedule_phases:
         steps = phase.last_step - phase.first_step
         if phase.num_warmup_steps >= steps:

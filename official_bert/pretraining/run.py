@@ -123,7 +123,7 @@ class PretrainingRun:
             options, config, strategy, self.records, phases, self.changes, steps_done
         )
         if phases:
-            checks.warn_of_long_warmup(options)
+            checks.warn_of_useless_options(options)
         for phase in phases:
             cost.print_memory_estimate(options, config, replicas, phase, self.records.rows(phase))
         self.pretrainer = Pretrainer(

@@ -38,7 +38,7 @@ def set_up_run(set_up_run, monkeypatch):
     return set_up_run
 
 
-def test_a_learning_rate_that_never_reaches_its_peak_is_reported(make_options, capsys):
+def test_a_learning_rate_that_never_reaches_its_peak_and_unused_records_are_reported(make_options, capsys):
     second = {**SECOND, "phase2_learning_rate": 0.1, "phase2_num_warmup_steps": 4}
     for changes, names in (
         ({"num_warmup_steps": 19}, ()),

@@ -67,6 +67,17 @@ def test_same_file_for_both_parts_is_rejected(tmp_path):
     assert_rejected(("--output_file", "--heldout_file", options.heldout_file), python_prose.write, options)
 
 
+def test_other_files_are_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(python_prose, "gather", lambda: ([["One.", "Two."]], [["Three.", "Four."]]))
+    options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file=str(tmp_path / "mine.txt"))
+    python_prose.write(options)
+    python_prose.write(options)
+    (tmp_path / "text.txt").unlink()
+    mine = write_text(tmp_path / "mine.txt", "my text\n")
+    assert_rejected(("--heldout_file", mine), python_prose.write, options)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["my text\n"]
+
+
 @pytest.mark.slow
 def test_python_installation_contains_a_megabyte_of_prose():
     kept, heldout = python_prose.gather()
