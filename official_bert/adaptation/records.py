@@ -248,7 +248,8 @@ def _read_documents(
 def _hold_out(documents: list[_Document], share: float) -> tuple[list[_Document], list[_Document]]:
     """Chooses documents that together are about `share` of the text. Returns these and the others, sorted by digest.
 
-    If every document is longer than that, only the last sentences of the longest document are held out.
+    If every document, with its copies, is longer than that, only the last sentences of the longest document are held
+    out. They are also left out of its copies.
     """
     budget = min(share * _sum_characters(documents), _MAX_HELDOUT_CHARACTERS)
     held: list[_Document] = []
@@ -261,11 +262,17 @@ def _hold_out(documents: list[_Document], share: float) -> tuple[list[_Document]
     if held or not kept:
         return held, kept
     longest, shortest = (choose(kept, key=lambda each: each.characters) for choose in (max, min))
+    chosen = shortest if longest.sentences == 1 else longest
+    others = [each for each in kept if each.digest != chosen.digest]
+    copies = [each for each in kept if each.digest == chosen.digest]
     if longest.sentences == 1:
-        return ([shortest], [each for each in kept if each is not shortest]) if len(kept) > 1 else ([], kept)
-    print(f"every document is longer than {100 * share:g} % of the text: holding out the end of the longest one")
-    first, last = _split_document(longest, budget)
-    return [last], [*(each for each in kept if each is not longest), first]
+        return (copies, others) if others else ([], kept)
+    print(
+        f"every document, with its copies, is longer than {100 * share:g} % of the text: holding out the end of the "
+        "longest one"
+    )
+    first, last = _split_document(longest, budget / len(copies))
+    return [last], others + [first] * len(copies)
 
 
 def _split_document(document: _Document, budget: float) -> tuple[_Document, _Document]:

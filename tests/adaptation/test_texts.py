@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import pytest
 import tensorflow as tf
@@ -46,10 +47,19 @@ def test_documents_are_held_out_completely_and_duplicates_stay_on_one_side(prepa
 
 def test_end_of_a_single_long_document_is_held_out(prepare, tmp_path, capsys):
     lines = [f"Sentence number {number} of the novel ." for number in range(100)]
-    novel = make.write_text(tmp_path / "novel.txt", "\n".join(lines) + "\n")
-    _, held, kept = prepare(novel, records.HELDOUT, records.DOMAIN, heldout_share=0.1)
-    assert "every document is longer than 10 % of the text" in capsys.readouterr().out
-    assert (held, kept) == ({"\n".join(lines[-10:])}, {"\n".join(lines[:-10])})
+    for copies in (1, 2):
+        novel = make.write_text(tmp_path / "novel.txt", "\n\n".join(["\n".join(lines)] * copies))
+        found, held, kept = prepare(novel, records.HELDOUT, records.DOMAIN, heldout_share=0.1)
+        assert "longer than 10 % of the text" in capsys.readouterr().out
+        assert (held, kept) == ({"\n".join(lines[-10:])}, {"\n".join(lines[:-10])})
+        assert found.characters == copies * sum(map(len, lines[:-10]))
+        shutil.rmtree(tmp_path / "texts")
+
+
+def test_copies_of_a_document_of_one_sentence_are_held_out_together(prepare, tmp_path):
+    text = make.write_text(tmp_path / "text.txt", 2 * "Short .\n\nA longer document .\n\n")
+    _, held, kept = prepare(text, records.HELDOUT, records.DOMAIN, heldout_share=0.1)
+    assert (held, kept) == ({"Short ."}, {"A longer document ."})
 
 
 def test_a_text_of_one_sentence_is_rejected(prepare, tmp_path):
