@@ -45,8 +45,11 @@ def test_a_learning_rate_that_never_reaches_its_peak_and_unused_records_are_repo
         ({"num_warmup_steps": 20}, ("--learning_rate=0.01", "20 steps", 20, "--num_warmup_steps")),
         ({"num_warmup_steps": 20, **SECOND}, ()),
         (second, ("--phase2_learning_rate=0.1", "3 steps", 4, "--phase2_num_warmup_steps")),
+        ({"eval_input_file": ["held.tfrecord"]}, ("--eval_input_file", "--eval_steps", "--do_eval")),
+        ({"eval_input_file": ["held.tfrecord"], "eval_steps": 5}, ()),
+        ({"eval_input_file": ["held.tfrecord"], "do_eval": True}, ()),
     ):
-        checks.warn_of_long_warmup(make_options(**changes))
+        checks.warn_of_useless_options(make_options(**changes))
         output = capsys.readouterr().out
         assert_mentions(output, *names)
         assert output.count("\n") == bool(names)

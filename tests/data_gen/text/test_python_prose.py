@@ -6,7 +6,7 @@ import pytest
 
 from data_gen.options import ProseOptions
 from data_gen.text import python_prose
-from tests.make import assert_rejected
+from tests.make import assert_rejected, write_text
 
 
 def test_prose_is_kept_and_code_is_not():
