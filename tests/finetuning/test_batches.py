@@ -3,7 +3,7 @@ import pytest
 
 from official_bert.finetuning import batches
 from official_bert.kinds.features import Features, concatenate_rows
-from tests.make import refusal
+from tests.make import assert_rejected
 
 
 def make_features(lengths, choices=1, tags=False) -> Features:
@@ -97,7 +97,7 @@ def test_rows_that_fit_into_no_batch_are_omitted(capsys: pytest.CaptureFixture[s
     assert plan.shape == (2, 5)
     assert (plan >= 0).sum() == 2
     assert "leaves out 8 of 10 rows" in capsys.readouterr().out
-    assert "the batch size is 1" in refusal(batches.draw_batches, np.full(10, 5), 1, seed=0, epoch=0, texts=texts)
+    assert_rejected(("batch", 1, 2), batches.draw_batches, np.full(10, 5), 1, seed=0, epoch=0, texts=texts)
 
 
 def test_tf_data_autotuning_is_disabled():

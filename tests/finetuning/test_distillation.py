@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 import pathlib
-import re
 import types
 
 import numpy as np
@@ -17,7 +16,7 @@ from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.exact import FullTokenizer
 from tests.finetuning.conftest import change
-from tests.make import VOCAB, refusal, write_text
+from tests.make import VOCAB, assert_rejected, write_text
 
 
 def softmax(x):
@@ -66,13 +65,13 @@ def test_a_teacher_predicts_with_its_own_window_length(options, monkeypatch: pyt
     found, _ = prepare(features)
     assert found.targets["labels"].tolist() == [[0, 0, 1, 2, 2, 2]] * 3 + [[1, 0, 0, 0, 5, 0]]
     unlabelled = dataclasses.replace(features, targets={})
-    assert "pass --teacher_weight=1" in refusal(prepare, unlabelled)
+    assert_rejected("--teacher_weight=1", prepare, unlabelled)
     options = dataclasses.replace(options, teacher_weight=1.0)
     assert prepare(unlabelled, options=options)[0].targets["labels"].tolist() == [[0, 0, 0, 2, 2, 2]] * 3 + [
         [0, 0, 0, 0, 5, 0]
     ]
     teacher.task_spec["labels"] = ["b", "a", "c"]
-    assert "has labels" in refusal(prepare, features)
+    assert_rejected(("folder", teacher.task_spec["labels"], ["a", "b", "c"]), prepare, features)
 
 
 @pytest.mark.slow
@@ -87,5 +86,5 @@ def test_a_student_learns_from_a_teacher_without_labels(options, trained, tmp_pa
     for split in ("train", "dev"):
         write_text(tmp_path / f"{split}.tsv", "sentence\tlabel\nthe cat\t1\nthe dog\t0\n")
     glue = {"task": "sst-2", "task_options": GlueOptions(data_dir=str(tmp_path)), "output_dir": "x"}
-    message = refusal(lambda: runner.run(dataclasses.replace(student, **glue)))
-    assert re.search("the teacher in .* has labels", message)
+    names = (trained.options.output_dir, ["bad", "good"], ["0", "1"])
+    assert_rejected(names, lambda: runner.run(dataclasses.replace(student, **glue)))

@@ -12,7 +12,7 @@ from official_bert.runs.run_file import locked_options
 from official_bert.tasks import all_tasks
 from official_bert.tasks.options import TASK_OPTIONS, Defaults, SquadOptions, SquadV2Options, TableOptions
 from tests.conftest import ROOT
-from tests.make import refusal, write_text
+from tests.make import assert_rejected, write_text
 
 
 def parse(*arguments: str) -> list:
@@ -66,7 +66,7 @@ def test_optimizer_flags_cannot_change_when_a_run_is_resumed():
     ("table", "--tag_column=xpos"),
 ])  # fmt: skip
 def test_a_flag_of_another_task_is_an_error(task: str, flag: str):
-    assert f"--task={task} does not take {flag.partition('=')[0]}" in refusal(parse, f"--task={task}", flag)
+    assert_rejected((f"--task={task}", flag.partition("=")[0]), parse, f"--task={task}", flag)
 
 
 def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
@@ -86,12 +86,12 @@ def test_predictions_must_not_overwrite_the_input_table(name: str, tmp_path: pat
     if name == "other.tsv":
         make_options(**changes)
     else:
-        assert re.search(f"--output_dir would write .*{name}, which is an input", refusal(make_options, **changes))
+        assert_rejected(("--output_dir", tmp_path / name, "input"), make_options, **changes)
 
 
 def test_options_of_unknown_and_other_tasks_are_refused():
-    assert "unknown task 'colla'; expected one of cola, " in refusal(make_options, task="colla")
-    with pytest.raises(TypeError, match="the options of swag are GlueOptions; expected MultipleChoiceOptions"):
+    assert_rejected(("'colla'", "cola"), make_options, task="colla")
+    with pytest.raises(TypeError, match="swag.* GlueOptions.* MultipleChoiceOptions"):
         all_tasks.make_task("swag", TASK_OPTIONS["cola"]())
 
 
@@ -104,25 +104,25 @@ def test_every_task_is_made_from_its_options(task: str, tmp_path: pathlib.Path):
     assert all_tasks.make_task(task, options).name == task
 
 
-@pytest.mark.parametrize(("changes", "task_changes", "digests", "message"), [
-    ({}, {}, ("train", ["dev"]), None),
-    ({"learning_rate": 5e-5, "eval_batch_size": 7}, {"data_dir": "elsewhere"}, ("train", ["dev"]), None),
-    ({"learning_rate": 1e-5}, {}, ("train", ["dev"]), "--learning_rate was 5e-05 and is 1e-05"),
-    ({"dtype": "bfloat16"}, {}, ("train", ["dev"]), "--dtype was 'float32' and is 'bfloat16'"),
-    ({}, {"doc_stride": 64}, ("train", ["dev"]), "--doc_stride was 128 and is 64"),
-    ({}, {"max_query_length": 9}, ("train", ["dev"]), "--max_query_length was 64 and is 9"),
-    ({}, {}, ("other", ["dev"]), "the training data or the vocabulary differ"),
-    ({}, {}, ("train", ["other"]), "the evaluation data.* differ.* --do_train"),
+@pytest.mark.parametrize(("changes", "task_changes", "digests", "names"), [
+    ({}, {}, ("train", ["dev"]), ()),
+    ({"learning_rate": 5e-5, "eval_batch_size": 7}, {"data_dir": "elsewhere"}, ("train", ["dev"]), ()),
+    ({"learning_rate": 1e-5}, {}, ("train", ["dev"]), ("--learning_rate", 5e-05, 1e-05)),
+    ({"dtype": "bfloat16"}, {}, ("train", ["dev"]), ("--dtype", "'float32'", "'bfloat16'")),
+    ({}, {"doc_stride": 64}, ("train", ["dev"]), ("--doc_stride", 128, 64)),
+    ({}, {"max_query_length": 9}, ("train", ["dev"]), ("--max_query_length", 64, 9)),
+    ({}, {}, ("other", ["dev"]), ("training", "vocabulary")),
+    ({}, {}, ("train", ["other"]), ("evaluation", "--do_train")),
 ])  # fmt: skip
-def test_resuming_needs_the_same_options_and_data(changes, task_changes, digests, message, tmp_path: pathlib.Path):
+def test_resuming_needs_the_same_options_and_data(changes, task_changes, digests, names, tmp_path: pathlib.Path):
     first = make_options(task="squad", task_options=SquadOptions(), output_dir=str(tmp_path))
     training.write_or_compare_options(first, "any", [])
     training.write_or_compare_options(first, "train", ["dev"])  # nothing has been trained yet
     for name in ("task.json", "bert_config.json"):  # now it has been trained
         write_text(tmp_path / name, "{}")
     options = dataclasses.replace(first, task_options=SquadOptions(**task_changes), **changes)
-    if message:
-        assert re.search(message, refusal(training.write_or_compare_options, options, *digests))
+    if names:
+        assert_rejected((tmp_path, *names), training.write_or_compare_options, options, *digests)
     else:
         training.write_or_compare_options(options, *digests)
 

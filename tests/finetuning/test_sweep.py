@@ -2,7 +2,7 @@ import pytest
 
 from official_bert.finetuning import sweep
 from tests.finetuning.conftest import change
-from tests.make import refusal
+from tests.make import assert_rejected
 
 
 @pytest.fixture
@@ -55,5 +55,5 @@ def test_a_sweep_prefers_the_smallest_value_of_an_error_metric(options, capsys):
 
 def test_a_sweep_checks_its_task_before_it_creates_a_strategy(options, monkeypatch):
     monkeypatch.setattr(sweep, "make_strategy", lambda _: pytest.fail("a strategy was made"))
-    message = refusal(sweep.run_sweep, change(options, random_seeds=["1", "2"], eval_file=None))
-    assert "needs evaluation data, and table has none; pass --eval_file" in message
+    options = change(options, random_seeds=["1", "2"], eval_file=None)
+    assert_rejected(("sweep", "table", "--eval_file"), sweep.run_sweep, options)

@@ -17,7 +17,7 @@ from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import Dropout
 from official_bert.tokenization.casing import UNCASED
 from tests.finetuning.random_features import random_features
-from tests.make import VOCAB, list_weights, refusal, tiny_config
+from tests.make import VOCAB, assert_rejected, list_weights, tiny_config
 
 OPTIONS = FinetuningOptions(
     task="sst-2", output_dir="unused", do_train=True, train_batch_size=4, learning_rate=1e-2, num_train_epochs=3.4,
@@ -101,7 +101,7 @@ def test_a_frozen_encoder_trains_only_the_head(pattern: str):
 
 
 def test_a_frozen_encoder_without_a_head_is_refused():
-    assert "nothing to train" in refusal(make_trainer, VectorSpec(), freeze=["all"])
+    assert_rejected("freeze", make_trainer, VectorSpec(), freeze=["all"])
 
 
 def test_keras_dropout_has_different_masks_in_each_step_under_a_strategy():
