@@ -151,7 +151,7 @@ def test_errors_about_unsupported_files_say_what_is_supported(tmp_path):
     model.save(path)
     model.quantize("int8")
     model.save(tmp_path / "small.keras")
-    assert_rejected(("other.keras", "Sequential", "TextClassifier"), take, tmp_path / "other.keras")
+    assert_rejected((tmp_path / "other.keras", "Sequential", "TextClassifier"), take, tmp_path / "other.keras")
     assert_rejected(tmp_path / "none.keras", take, tmp_path / "none.keras", labels=["a", "b"])
     names = ("8-bit", ".keras", "saved_model", "quantize")
     assert_rejected(names, take, tmp_path / "small.keras")

@@ -180,7 +180,7 @@ def test_invalid_fit_arguments_are_rejected(arguments, names):
     ({"optimizer": keras.optimizers.Adam(NAN)}, ("optimizer", "learning_rate", NAN)),
     ({"optimizer": BertAdamW(-0.5)}, ("optimizer", "learning_rate", -0.5)),
     ({"optimizer": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(NAN, 9, 0.9))},
-     ("optimizer", "schedule", NAN, 0)),
+     ("optimizer", "schedule", NAN, "step 0")),
     ({"warmup_proportion": 2.0}, ("warmup_proportion", 2.0, 0, 1)),
     ({"layer_decay": "0.9"}, ("layer_decay", "'0.9'")), ({"layer_decay": 0.0}, ("layer_decay", 0.0)),
 ])  # fmt: skip

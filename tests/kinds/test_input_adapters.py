@@ -69,8 +69,9 @@ def test_two_columns_are_a_pair_for_any_number_of_rows(number):
     pd.DataFrame({"one": ["a"], "two": ["b"]}), (pd.Series(["a"]), pd.Series(["b"])),
 ])  # fmt: skip
 def test_pairs_are_rejected_by_a_model_for_single_texts(x):
-    names = ("x['one']" if isinstance(x, pd.DataFrame) else "x[0]", "pair=True")
-    assert_rejected(names, CLASSES.make_examples, x, None)
+    assert_rejected(
+        ("x['one']" if isinstance(x, pd.DataFrame) else "x[0]", "pair=True"), CLASSES.make_examples, x, None
+    )
 
 
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
@@ -143,7 +144,7 @@ def test_an_invalid_label_is_reported_in_one_line(head, right, names, wrong):
 ])  # fmt: skip
 def test_lists_that_could_be_indices_or_indicators_are_rejected(labels, wrong, right, expected):
     head = MultiLabelSpec(labels=tuple(labels))
-    assert_rejected(("y[0]", ", ".join(labels), "np.array(y)"), head.parse_labels, wrong)
+    assert_rejected(("y[0]", f"of {', '.join(labels)}", "np.array(y)"), head.parse_labels, wrong)
     assert head.parse_labels(right) == expected
     assert head.parse_labels(np.array(wrong)) == [tuple(np.flatnonzero(row)) for row in wrong]
 

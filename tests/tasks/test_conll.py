@@ -91,7 +91,7 @@ def test_a_missing_tag_is_detected_for_every_tag_column(column: str, tmp_path: p
 def test_a_file_with_only_words_has_no_tags(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.txt", "the\ncat\n")
     assert_rejected((path, "line 1", 0, "word", "tag"), conll.read, path, BadRows())
-    assert_rejected((path, 1, "first", "line 1"), conll.read, path, BadRows(SKIP, silent=True))
+    assert_rejected((path, "1 bad", "first", "line 1"), conll.read, path, BadRows(SKIP, silent=True))
     assert read(path, tag_column="none")[0] == [Sentence(("the", "cat"), None, 1)]
 
 

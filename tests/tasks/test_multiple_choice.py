@@ -138,7 +138,7 @@ def test_rows_and_columns_of_two_examples_are_distinguished():
 
 @pytest.mark.parametrize(("x", "names"), [
     (["a", "b"], ("x[0]", "'a'", 4)), ([("a", None)], ("x[0]", None)),
-    ((["a", "b"], [EXAMPLE.endings]), ("x[1]", 1, 2)), ([("a", EXAMPLE.endings[:3])], ("x[0]", 3, 4)),
+    ((["a", "b", "c"], [EXAMPLE.endings] * 2), ("x[1]", 2, 3)), ([("a", EXAMPLE.endings[:3])], ("x[0]", 3, 4)),
 ])  # fmt: skip
 def test_rows_without_a_prompt_and_endings_are_reported(x, names):
     assert_rejected(names, MultipleChoiceSpec().make_examples, x, None)

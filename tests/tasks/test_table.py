@@ -109,7 +109,7 @@ _RECORDS = "orient='records', lines=True"
     ("a.csv", "sep=,\ntext,label\na,x\n", {}, ["line 1", "'sep=,'"]),
     ("a.tsv", "sep=\t\ntext\tlabel\na\tx\n", {}, ["line 1", r"'sep=\t'"]),
     ("a.csv", ",,text,label\n0,0,a,x\n", {}, ["'x'", 2]),  # columns without a name are ignored
-    ("a.csv", "text,x,y\na,0,1\n", MULTI | {"label_column": "x,y"}, ["'x,y'", 0, 1, "'a;b'", "--label_separator"]),
+    ("a.csv", "text,x,y\na,0,1\n", MULTI | {"label_column": "x,y"}, ["'x,y'", "0 and 1", "'a;b'", "--label_separator"]),
     ("a.json", json.dumps({"data": [{"text": "a", "label": "x"}]}, indent=1), {}, ["array"]),
     ("a.csv", "text,label\na,\n", {}, ["'label'", "--label_column", "line 2"]),
     ("a.csv", "text,label\n", {}, ["rows", "header"]),
@@ -137,7 +137,7 @@ _RECORDS = "orient='records', lines=True"
     ("a.jsonl", GOOD + "[" * 100_000, {}, ["line 3", "nested"]),
     ("a.jsonl", GOOD + '{"text": "a\\ud800", "label": "x"}\n', {}, ["line 3", "text", r"\ud800"]),
     ("a.jsonl", GOOD + "[1]\n", {}, ["line 3", "object"]), ("a.jsonl", GOOD + '{"te\n', {}, ["line 3", "valid"]),
-    ("a.jsonl", '{"text": 1, "label": "x"}\n{"text": "b", "label": "y"}\n', {}, ["line 1", "text", 1]),
+    ("a.jsonl", '{"text": 7, "label": "x"}\n{"text": "b", "label": "y"}\n', {}, ["line 1", "text", 7]),
     ("a.json", '[{"text": "a", "label": NaN}]', {}, ["NaN"]), ("a.jsonl", '[{"text": "a", "label": NaN}]', {}, ["NaN"]),
     *(("a.json", json.dumps(each), {}, ["line 1", _RECORDS]) for each in (_TABLE, _SPLIT, _SCHEMA)),
     ("a.json", '[["a", "x"]]', {}, ["line 1", "object", _RECORDS]),
@@ -240,7 +240,7 @@ def test_the_model_stores_column_names_and_label_names(tmp_path):
     given = {**TITLES, "text_pair_column": "body", "label_names": ["World", "Business"]}
     task = make_task(path, **given)
     assert task.read("train", BadRows())[0] == TextExample("1", "War", "Peace", 0)
-    assert_rejected(("--label_names", 1, 2, "1, 3"), read, path, **TITLES, label_names=["World"])
+    assert_rejected(("--label_names", "1 names", 2, "1, 3"), read, path, **TITLES, label_names=["World"])
     spec = json.loads(json.dumps(task.task_spec(16)))
     later = TableOptions(eval_file=path).merge_trained(spec)
     assert {name: getattr(later, name) for name in given} == given
