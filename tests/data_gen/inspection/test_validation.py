@@ -98,6 +98,6 @@ def test_records_of_a_different_vocabulary_are_detected(corpus, tmp_path):
     mixed = write_text(tmp_path / "mixed.tfrecord", b"".join(content))
     other = write_text(tmp_path / "other.tfrecord", content[1])  # without a manifest
     found = [problems(input_file=[path], vocab_file=vocab_file) for path in (mixed, other)]
-    assert all("which WordPiece with this vocabulary never yields after the id before" in told for (told,) in found)
+    assert all("WordPiece" in told for (told,) in found)
     in_mixed, in_other = (int(told.split("record ")[1].split()[0]) for (told,) in found)
     assert 0 <= in_other == in_mixed - count < 100
