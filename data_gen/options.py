@@ -182,6 +182,11 @@ class RecordOptions(TextOptions):
         """The tokenizer's settings from the flags: lower-casing, stripping of accents, and added tokens."""
         path = self.added_tokens_file
         added = files.read_json_object(path).get(ADDED_TOKENS, []) if path else []
+        if path and not added:
+            raise UserError(
+                f"--added_tokens_file={path} lists no {ADDED_TOKENS}; pass the tokenizer_config.json of a model of "
+                "this package (official-bert convert writes one for models in other formats), or remove the flag"
+            )
         return make_casing(self.do_lower_case, self.strip_accents, map(parse_added_token, added))
 
     @property

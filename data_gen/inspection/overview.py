@@ -35,7 +35,7 @@ def inspect(options: InspectionOptions) -> None:
     samples: list[Sample] = []
     for path in paths:
         number = 0
-        objective = _read_objective(path)
+        objective = _read_objective(path, options.vocab_file)
         for batch in batches.read_batches(path, schema, progress):
             for row in range(min(len(batch["input_ids"]), options.num_records - len(samples))):
                 name = f"{path}, record {number + row} (from 0)"
@@ -57,12 +57,20 @@ def inspect(options: InspectionOptions) -> None:
         print(f"\nSaved {options.report}")
 
 
-def _read_objective(path: str) -> str:
+def _read_objective(path: str, vocab_file: str) -> str:
     try:
         described = manifest.find_shards([path])
     except UserError:  # The file does not match the manifest. It is shown without it.
         described = {}
-    return get_objective(described[path][0].source["flags"] if path in described else {})
+    if path not in described:
+        return get_objective({})
+    source = described[path][0].source
+    if source["vocabulary"] != manifest.hash_vocabulary(files.read_text(vocab_file)):
+        raise UserError(
+            f"--vocab_file={vocab_file} is not the vocabulary that {path} was made with (the hash in its manifest "
+            "differs); pass that vocabulary"
+        )
+    return get_objective(source["flags"])
 
 
 def _format_sample(sample: Sample) -> str:

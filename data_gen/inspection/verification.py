@@ -171,7 +171,8 @@ def _check_file_set(
 ) -> None:
     flags = file_set.source.source["flags"] if file_set.source else {}
     if file_set.source and options.vocab_file:
-        expected, actual = file_set.source.source.get("vocabulary"), files.sha256(options.vocab_file)
+        expected = file_set.source.source.get("vocabulary")
+        actual = manifest.hash_vocabulary(files.read_text(options.vocab_file))
         if actual != expected:
             findings.problems.append(
                 f"{options.vocab_file} is not the vocabulary that the records were made with: its sha256 is {actual}, "

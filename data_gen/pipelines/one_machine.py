@@ -1,6 +1,5 @@
 """Makes TFRecord files from text files on one machine: the implementation of make-records."""
 
-import hashlib
 from collections.abc import Callable
 
 from data_gen.options import RecordOptions
@@ -28,8 +27,7 @@ def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Worker
     inputs = preparation.prepare_inputs(options)
     with outputs.lock_outputs(options):
         states = {path: None if files.is_remote(path) else files.size_and_time(path) for path in inputs.paths}
-        vocab_hash = hashlib.sha256(inputs.vocab.encode()).hexdigest()
-        source = manifest.describe_source(inputs.flags, vocab_hash, inputs.paths)
+        source = manifest.describe_source(inputs.flags, inputs.vocab, inputs.paths)
         completed = outputs.read_completed(options, source)
         if completed:
             print("these records are already complete, by their sizes; verify-records also checks their contents")

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import fnmatch
 import glob
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -157,6 +158,11 @@ def get_manifest_path(stem: str) -> str:
     return f"{stem}.manifest.json"
 
 
+def hash_vocabulary(text: str) -> str:
+    """Returns the hash of a vocabulary's text, which lacks the byte order mark that the file may have."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -> dict[str, Any]:
     """Returns a description of everything that determines the bytes of records.
 
@@ -166,7 +172,7 @@ def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -
         inputs: The text files. Their names and hashes are included.
     """
     described = describe_files(inputs, track_reading("hashing the text", inputs))
-    return {"format": FORMAT, "flags": flags, "vocabulary": vocabulary, "inputs": described}
+    return {"format": FORMAT, "flags": flags, "vocabulary": hash_vocabulary(vocabulary), "inputs": described}
 
 
 def describe_files(paths: list[str], progress: Callable[[int], None] | None = None) -> list[dict[str, str]]:

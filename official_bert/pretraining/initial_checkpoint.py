@@ -1,6 +1,5 @@
 """Compares --init_checkpoint with the run, and assigns its weights."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 
 import keras
@@ -62,7 +61,7 @@ def check_initial_checkpoint(
                 raise UserError(
                     f"{options.vocab_file} is not the vocabulary of --init_checkpoint, {name} ({difference}). {remedy}."
                 )
-        elif any(each.source["vocabulary"] != hashlib.sha256(initial.vocab.encode()).hexdigest() for each in manifests):
+        elif any(each.source["vocabulary"] != manifest.hash_vocabulary(initial.vocab) for each in manifests):
             raise UserError(
                 f"The vocabulary of the records is not the vocabulary of --init_checkpoint, {name} (the hash in the "
                 f"records' manifest differs). {remedy}, or pass the vocabulary of the records as --vocab_file to see "

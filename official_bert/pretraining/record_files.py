@@ -199,7 +199,7 @@ def _check_manifest(described: manifest.Manifest, flag: str, phase: Phase, vocab
                 f"{phase.flag(name)} is {value}, but the records of --{flag} were made with {flags[name]}, according "
                 "to their manifest. Pass that value."
             )
-    if vocab_file and files.sha256(vocab_file) != described.source["vocabulary"]:
+    if vocab_file and manifest.hash_vocabulary(files.read_text(vocab_file)) != described.source["vocabulary"]:
         raise UserError(
             f"{vocab_file} is not the vocabulary of the records of --{flag} (the hash in their manifest differs). Pass "
             "the vocabulary that they were made with."

@@ -5,7 +5,7 @@ import pytest
 from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation
 from tests.data_gen.samples import create_records
-from tests.make import assert_rejected
+from tests.make import assert_rejected, write_rows
 
 
 @pytest.mark.parametrize(("changes", "names"), [
@@ -28,6 +28,14 @@ def test_number_of_predictions_that_does_not_fit_the_length_gives_a_warning(coun
     warning = capsys.readouterr().err
     assert (f"--max_predictions_per_seq is {count}," in warning) == is_warned
     assert ("--max_predictions_per_seq=4" in warning) == is_warned
+
+
+def test_a_file_without_added_tokens_is_refused(short_options, tmp_path):
+    hugging_face = write_rows(
+        tmp_path / "tokenizer_config.json", [{"added_tokens_decoder": {"5": {"content": "[E1]"}}}]
+    )
+    names = (f"--added_tokens_file={hugging_face}", "added_tokens")
+    assert_rejected(names, create_records, short_options(added_tokens_file=hugging_face))
 
 
 def test_dupe_factor_is_ten_or_one_for_dynamic_masking():

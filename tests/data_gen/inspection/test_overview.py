@@ -11,7 +11,7 @@ from data_gen.inspection.overview import inspect
 from data_gen.options import InspectionOptions
 from tests.conftest import ROOT, WORDS
 from tests.data_gen.inspection.record_samples import CAT, DOG, THE, UNMASKED, good, keep_tokens, write
-from tests.make import assert_rejected, flip_bits, write_vocab
+from tests.make import assert_rejected, flip_bits, write_manifest, write_vocab
 
 
 def test_records_are_printed_as_text(vocab_file, tmp_path, capsys):
@@ -93,6 +93,12 @@ def test_damaged_records_and_a_different_vocabulary_are_reported(tmp_path, vocab
     path = write(tmp_path / "x", [good()])
     names = (path, "record 0", "input_ids", DOG, 0, DOG - 1, "--vocab_file")
     assert_rejected(names, inspect, InspectionOptions([path], small))
+    # A manifest reveals a vocabulary with the same words in another order.
+    permuted = write_vocab(tmp_path / "permuted.txt", [*WORDS[:-2], WORDS[-1], WORDS[-2]])
+    inspect(InspectionOptions([path], permuted))
+    write_manifest(tmp_path / "x", {path: 1}, vocab_file)
+    inspect(InspectionOptions([path], vocab_file))
+    assert_rejected((f"--vocab_file={permuted}", path), inspect, InspectionOptions([path], permuted))
     flip_bits(path, 100)
     assert_rejected((path, "record 0", "byte 12"), inspect, InspectionOptions([path], vocab_file))
 

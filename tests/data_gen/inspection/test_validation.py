@@ -4,11 +4,15 @@ import pathlib
 
 import pytest
 
+from data_gen.inspection.overview import inspect
 from data_gen.inspection.verification import verify
-from data_gen.options import VerificationOptions
+from data_gen.options import InspectionOptions, VerificationOptions
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining.options import PretrainingOptions
+from official_bert.pretraining.record_files import RecordFiles
 from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import CAT, CLS, MASK, SAT, SEP, THE, UNK, UNMASKED, good, problems, write
-from tests.data_gen.samples import LENGTH, make_records
+from tests.data_gen.samples import LENGTH, PREDICTIONS, make_records
 from tests.make import assert_mentions, write_text, write_vocab
 
 
@@ -86,6 +90,20 @@ def test_records_of_real_text_obey_the_rules(test_data, tmp_path):
     found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"), vocab_file=vocab_file))
     assert (found.problems, found.records) == ([], made["instances"])
     assert made["instances"] > 200
+
+
+def test_a_vocabulary_with_a_byte_order_mark_is_that_of_its_records(corpus, tmp_path):
+    marked = write_text(tmp_path / "marked.txt", b"\xef\xbb\xbf" + pathlib.Path(corpus[1]).read_bytes())
+    make_records((corpus[0], marked), tmp_path, num_shards=1, dupe_factor=1)
+    path = str(tmp_path / "out.tfrecord")
+    sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "do_train": True}
+    for vocab_file in (marked, corpus[1]):
+        assert problems(input_file=[path], vocab_file=vocab_file) == []
+        inspect(InspectionOptions([path], vocab_file))
+        options = PretrainingOptions(
+            input_file=[path], output_dir="", bert_config_file="", vocab_file=vocab_file, **sizes
+        )
+        RecordFiles.find("input_file", options.phases[0], options, BertConfig(vocab_size=1000))
 
 
 def test_records_of_a_different_vocabulary_are_detected(corpus, tmp_path):
