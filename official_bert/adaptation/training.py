@@ -31,10 +31,8 @@ RESULT_FILE, LOSSES_FILE = "adapt.json", "original_losses.json"
 
 _EVALUATION_RECORDS, _CHECKPOINTS_KEPT = 1600, 2
 # Options of adapt that pretrain has with the same meaning.
-_INPUT_OPTIONS = {"input_file", "output_dir", "vocab_file", "do_lower_case", "strip_accents"}
-_SHARED_OPTIONS = {
-    field.name for field in dataclasses.fields(AdaptationOptions) if hasattr(PretrainingOptions, field.name)
-} - _INPUT_OPTIONS
+_INPUTS = {"input_file", "output_dir", "vocab_file", "do_lower_case", "strip_accents"}
+_SHARED_OPTIONS = {*AdaptationOptions.__dataclass_fields__} & {*PretrainingOptions.__dataclass_fields__} - _INPUTS
 _SAMPLES, _MIN_SAMPLE_WORDS, _MAX_SAMPLE_WORDS = 8, 6, 25
 _MAX_NEW_WORDS_SHOWN = 100
 

@@ -48,7 +48,6 @@ class RunCheckpoints:
         path = os.path.join(self._folder, f"{_NAME}-{step}")
         try:
             files.make_folder(self._folder)
-            self._checkpoint.save_counter.assign_add(1)
             self._checkpoint.write(path)
             saved = bundle.list_checkpoints(self._folder, _NAME)
             # Checkpoints of later steps were saved before the run was resumed from an earlier step.
@@ -125,7 +124,7 @@ class RunCheckpoints:
         wanted = {owner: held for owner, held in self._named.items() if owner not in leave}
         try:
             with files.link_to_plain_path(path) as readable:
-                status = tf.train.Checkpoint(**wanted).restore(readable)
+                status = tf.train.Checkpoint(**wanted).read(readable)
                 status.expect_partial().assert_existing_objects_matched()
         except AssertionError as error:  # TensorFlow's message shows Python objects, not names
             held = bundle.open_bundle(path).shapes

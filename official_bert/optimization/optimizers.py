@@ -39,8 +39,8 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         w = w - rate * (m / (sqrt(v) + epsilon) + weight_decay_rate * w)
 
     m and v start at 0. With `adam_bias_correction`, m is divided by 1 - beta_1 ** t and v by 1 - beta_2 ** t at step t
-    (counted from 1). The original has no bias correction, so its first step is three times as large. Biases, layer
-    normalization and variables passed to `exclude_from_weight_decay` have no weight decay.
+    (counted from 1). The original has no bias correction, so its first step is three times as large. Variables named
+    bias, gamma or beta, and variables passed to `exclude_from_weight_decay`, have no weight decay.
 
     Args:
         learning_rate: A number or a schedule.

@@ -20,9 +20,9 @@ from official_bert.inference import backends
 from official_bert.kinds.all_kinds import create_spec
 
 config = official_bert.BertConfig(len(sys.argv[1].splitlines()), 8, 1, 2, 16, max_position_embeddings=16)
-model = official_bert.OrdinalClassifier(config, sys.argv[1], labels=["low", "middle", "high"], max_seq_length=8)
+model = official_bert.OrdinalClassifier(config, sys.argv[1], labels=[1, 2, 3], max_seq_length=8)
 model.compile()
-texts, labels = ["the cat", "the dog", "the mat", "the sun"] * 2, ["low", "high", "middle", "low"] * 2
+texts, labels = ["the cat", "the dog", "the mat", "the sun"] * 2, [1, 3, 2, 1] * 2
 model.fit(texts, labels, batch_size=4, epochs=2, verbose=0)
 predictions, spec = model.predict(texts), model.spec.task_spec("stars", 8)
 assert "mean_rank_error" in model.spec.scores(predictions, model.spec.make_examples(texts, labels))

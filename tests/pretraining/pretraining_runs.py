@@ -101,11 +101,7 @@ def log_values(folder: object, name: str = "loss", kind: str = "train") -> list[
 
 def checkpoint(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
     reader = tf.train.load_checkpoint(str(folder / f"ckpt-{step}"))
-    return {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-        if "ATTRIBUTES" in name and "counter" not in name
-    }
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def remove_checkpoints(folder: pathlib.Path, after: int) -> None:

@@ -72,7 +72,8 @@ def _compile_blocks(parts: ModelParts) -> Callable[..., dict[str, Any]]:
 class _CompiledFunctions:
     """The XLA-compiled functions of a model.
 
-    All blocks share them, because blocks differ only in weights and random numbers.
+    All blocks share them, because blocks differ only in weights and random numbers. Both are arguments: a weight that a
+    function reads from the layers of `block` would be used in all blocks.
 
     Args:
         model: The pre-training model.

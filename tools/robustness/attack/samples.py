@@ -24,7 +24,6 @@ TENSORFLOW_MODELS = {
     "tensorflow_hub": ("tensorflow_hub", "hub"),
     "keras_nlp": ("keras_nlp_0.8", "preset"),
 }
-_BOOKKEEPING = ("save_counter", "_CHECKPOINTABLE_OBJECT_GRAPH")  # tensors that depend on the number of saves
 # Files that differ between two equal runs because they contain times or arbitrary names.
 _VOLATILE = (".pb", ".json", ".md", "requests")
 
@@ -78,7 +77,7 @@ def _read_pretraining(folder: pathlib.Path) -> dict[str, str]:
 
     newest = bundle.list_checkpoints(str(folder / "run"))[0]
     source = bundle.open_bundle(newest)
-    names = [name for name in sorted(source.shapes) if not name.startswith(_BOOKKEEPING)]
+    names = [name for name in sorted(source.shapes) if "ATTRIBUTES" in name]  # not TensorFlow's graph of objects
     tensors = {name: hashlib.sha256(source.read(name).tobytes()).hexdigest() for name in names}
     return {"newest": os.path.basename(newest)} | tensors | _read_log(folder / "run", "train.jsonl")
 
