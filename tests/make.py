@@ -148,12 +148,6 @@ def assert_rejected(names: object, function: Callable[..., object], *arguments: 
     assert_mentions(message, *(names if isinstance(names, tuple) else (names,)))
 
 
-def assert_refused(pattern: str, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
-    """Checks that a call raises a UserError whose message matches a regular expression, as pytest.raises does."""
-    with pytest.raises(UserError, match=pattern):
-        function(*arguments, **keywords)
-
-
 def run_python(
     *arguments: str | pathlib.Path,
     folder: pathlib.Path = ROOT,

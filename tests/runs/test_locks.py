@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import time
@@ -38,11 +37,12 @@ def test_a_folder_is_locked_until_its_process_is_killed(tmp_path):
     folder = tmp_path / "run[1]"
     command = [sys.executable, "-c", HOLD, str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "locked\n"
-        in_use = ("--output_dir", folder, holder.pid, platform.node())
-        assert_rejected(in_use, hold, lock_folder, folder, "output_dir")
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
+        try:
+            assert holder.stdout.readline() == "locked\n"
+            in_use = ("--output_dir", folder, holder.pid, platform.node())
+            assert_rejected(in_use, hold, lock_folder, folder, "output_dir")
+        finally:
+            holder.kill()
     assert os.listdir(folder) == [locks.LOCK_FILE]  # files left by the kill lock nothing
     with lock_folder(str(folder), "output_dir"):
         (folder / "result").touch()
