@@ -7,6 +7,7 @@ from data_gen.text import formats
 from official_bert.data.sentence_objectives import NONE
 
 _MAX_RANDOM_SHARE = 0.75  # Half of the pairs are random if the documents have enough sentences.
+_MAX_UNKNOWN_SHARE = 0.1  # With a vocabulary of the text's language, it is about 0.01 or less.
 _MAX_TRUNCATED_SHARE = 0.5  # Usually, about a tenth of the text is truncated.
 
 
@@ -50,6 +51,12 @@ def describe(statistics: Mapping[str, int], dupe_factor: int) -> str:
             "few documents of several sentences; separate documents by empty lines and write one sentence per line, or "
             f"pass --sentence_objective={NONE}"
         )
+    unknown = statistics["text_unknown"] / text_tokens
+    if unknown > _MAX_UNKNOWN_SHARE:
+        warning += (
+            f"\nwarning: {100 * unknown:.2f} % of the tokens are [UNK], because --vocab_file lacks characters of the "
+            "text; pass a vocabulary of its language, such as one of official-bert learn-vocabulary"
+        )
     truncated = max(0, 1 - statistics.get("sequential", math.inf) / (dupe_factor * text_tokens))
     if truncated > _MAX_TRUNCATED_SHARE:
         warning += (
@@ -59,7 +66,7 @@ def describe(statistics: Mapping[str, int], dupe_factor: int) -> str:
     return (
         f"{formats.describe_counts(statistics, 'text_')}"
         f"documents         {statistics['text_documents']:,}{excluded}\n"
-        f"tokens in text    {text_tokens:,}, {100 * statistics['text_unknown'] / text_tokens:.2f} % of them [UNK]\n"
+        f"tokens in text    {text_tokens:,}, {100 * unknown:.2f} % of them [UNK]\n"
         f"truncated         {100 * truncated:.1f} % of the text in each pass\n"
         f"instances         {instances:,}\n"
         f"tokens            {tokens:,}\n"

@@ -141,6 +141,7 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
         if files.is_folder(path):
             raise UserError(f"--output_file would write {path}, which is a folder. Pass the name of a file.")
         files.refuse_overwriting(path, "output_file", inputs)
+    files.note_replacement(options.output_file)
     files.check_writable(part)
     prediction = Prediction.open(files.local_copy(folder), options.batch_size)
     # Read every row before the first answer, so that a bad row is reported early.

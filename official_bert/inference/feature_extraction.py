@@ -41,6 +41,7 @@ def write_vectors(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
     inputs = [*read, options.init, *([options.vocab_file] if options.vocab_file else [])]
     for path in vector_files.list_output_files(options.output_file, options.output_format, options.pooling):
         files.refuse_overwriting(path, "output_file", inputs)
+    files.note_replacement(options.output_file)
     with lock_file(options.output_file, "output_file"):
         return _write_vectors(options, shard)
 

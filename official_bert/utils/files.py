@@ -71,6 +71,12 @@ def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
             raise UserError(f"--{flag} would write {path}, which is an input{same}; pass another name")
 
 
+def note_replacement(path: str) -> None:
+    """Prints a note if an output file exists, because it will be replaced when the new one is complete."""
+    if exists(path):
+        print(f"note: {path} exists and will be replaced when the new file is complete", flush=True)
+
+
 def is_same_file(path: str, other: str) -> bool:
     """Returns whether two paths name the same file, even if spelled differently or linked. The file need not exist."""
     if is_remote(path) or is_remote(other):

@@ -39,7 +39,7 @@ def read_answers(path: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
-def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.Path):
+def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.Path, capsys):
     texts = ["é" * (number * 7 % 50) + "\u2028中" for number in range(100)]
     write_rows(tmp_path / "in.jsonl", ({"text": text, "id": number} for number, text in enumerate(texts)))
     told = run(export_dir, tmp_path, "in.jsonl", batch_size=3)
@@ -51,6 +51,9 @@ def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.
         for number, (text, answer) in enumerate(zip(texts, answers, strict=True))
     ] == answers
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+    assert "exists" not in capsys.readouterr().out
+    assert run(export_dir, tmp_path, "in.jsonl", batch_size=3) == told
+    assert f"note: {tmp_path / 'out.jsonl'} exists" in capsys.readouterr().out
 
 
 def test_the_summary_names_the_limit_that_texts_were_truncated_to():

@@ -234,7 +234,7 @@ def test_format_is_detected_by_the_extension():
     assert_rejected("b.txt", vector_files.detect_format, "b.txt")
 
 
-def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Path):
+def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Path, capsys):
     folder, output = save_kind(ENCODER), str(tmp_path / "a.npy")
     text = write_text(tmp_path / "a.txt", "\r\n".join(TEXTS) + "\n")
     flags = ["--layers=-1,1", "--pooling=mean", "--max_seq_length=16"]
@@ -244,6 +244,9 @@ def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Pat
     said = feature_extraction.write_vectors(options)
     assert "Wrote the vectors of 5 texts" in said
     assert "truncated to 16 tokens: 1" in said
+    assert "exists" not in capsys.readouterr().out
+    assert feature_extraction.write_vectors(options) == said
+    assert f"note: {output} exists" in capsys.readouterr().out
     extractor = FeatureExtractor(official_bert.load(folder), [-1, 1], "mean", max_seq_length=16)
     np.testing.assert_allclose(np.load(output), [each.values for each in extractor.extract(TEXTS)], atol=1e-6)
 

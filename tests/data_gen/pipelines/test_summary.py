@@ -24,6 +24,8 @@ def test_summary_shares_are_relative_to_their_totals():
     assert lines["tokens in text"].startswith("200, 2.50 %")
     shares = [lines[name].split(" ")[0] for name in ("random segments", "predictions", "padding", "truncated")]
     assert shares == ["40.0", "16.0", "25.0", "25.0"]
+    assert "warning" not in describe(counts | {"text_unknown": 20}, 3)
+    assert "warning: 10.50 % of the tokens are [UNK]" in describe(counts | {"text_unknown": 21}, 3)
     counts |= {"sequential": 60, "text_invalid_bytes": 7}
     assert "warning: 90.00 % of the text is in no record" in describe(counts, 3)
     assert "not UTF-8: 7\n" in describe(counts, 3)
