@@ -100,7 +100,7 @@ def write(options: ProseOptions) -> None:
     texts = ["\n".join("".join(sentence + "\n" for sentence in document) for document in part) for part in parts]
     paths = options.output_file, options.heldout_file
     for flag, path, text in zip(("--output_file", "--heldout_file"), paths, texts, strict=True):
-        if os.path.exists(path) and files.read_bytes(path) != text.encode():
+        if files.exists(path) and files.read_bytes(path) != text.encode():
             raise UserError(f"{flag}={path} exists and has other contents; pass another name, or remove the file")
     for path, text, documents in zip(paths, texts, parts, strict=True):
         files.write_text(path, text)

@@ -126,6 +126,8 @@ def check_and_resolve_options(
     changes: Changes | None = None
     if options.do_train and not (options.begin_anew and not resumed_from):
         changes = errors.attempt(run_metadata.check_resume_compatibility, options, config, training_records)
+        for phase in options.phases[: len(options.phases) - len(phases)]:
+            errors.attempt(run_metadata.check_records_of_finished_phase, options, phase)
     errors.attempt(_check_model_files, options, model_files, manifests)
     errors.raise_if_any()
     return options, model_files, changes or {}

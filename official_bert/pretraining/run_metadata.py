@@ -126,10 +126,9 @@ def describe_file_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> 
     return ", ".join(sorted(details)[:3]) + more or "the files have another order, or files of the same name differ"
 
 
-def _check_records_of_finished_phase(
-    options: PretrainingOptions, phase: Phase, trained: Sequence[Mapping[str, Any]]
-) -> None:
-    """Raises a UserError if records are passed for a finished phase that it did not use. They may be missing."""
+def check_records_of_finished_phase(options: PretrainingOptions, phase: Phase) -> None:
+    """Raises a UserError if a finished phase did not use the records of this start. The records may be missing."""
+    trained = read_run_metadata(options.output_dir).get("records", {}).get(str(phase.number), [])
     flag = f"{phase.prefix}input_file"
     try:
         paths = files.expand(getattr(options, flag), flag)
@@ -138,9 +137,9 @@ def _check_records_of_finished_phase(
     known = {(each["file"], each["bytes"]) for each in trained}
     sizes = {path: files.size(path) for path in paths}
     unused = [path for path, size in sizes.items() if size and (os.path.basename(path), size) not in known]
-    if unused:
+    if trained and unused:
         raise UserError(
-            f"{options.output_dir} has done all {pluralize(phase.last_step, 'step')} on other records than those of "
+            f"The run in {options.output_dir} finished {pluralize(phase.last_step, 'step')} without these files of "
             f"--{flag}: {join_first(unused, 3)}. Pass the same records, or another --output_dir. To train further on "
             f"other records, pass a larger {phase.flag('num_train_steps')} and "
             f"--allow_changes={RECORDS},{phase.prefix}num_train_steps."
@@ -185,10 +184,6 @@ def check_resume_compatibility(
         f"{reason}, or pass another --output_dir.",
         {RECORDS: f"the records differ ({describe_file_changes(before.get('records', {}), identities)})"},
     )
-    for phase in options.phases:
-        trained = before.get("records", {}).get(str(phase.number))
-        if trained and phase.number not in records:
-            _check_records_of_finished_phase(options, phase, trained)
     for name, change in changes.items():
         print(f"changed since the earlier start: {run_file.describe_changes({name: change}, CHANGE_DESCRIPTIONS)}")
     return changes

@@ -22,7 +22,7 @@ from official_bert.pretraining.run_metadata import check_resume_compatibility, d
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
 from tests.conftest import ROOT, WORDS
-from tests.make import assert_mentions, assert_rejected, flip_bits, tiny_config, write_text, write_vocab
+from tests.make import assert_mentions, assert_rejected, flip_bits, refusal, tiny_config, write_text, write_vocab
 from tests.pretraining import pretraining_runs as runs
 
 LONGER = 16
@@ -160,6 +160,11 @@ def test_a_finished_run_rejects_other_records_and_needs_none(make_options, recor
     assert_rejected(names, pretrain, make_options(input_file=[record_files[1], other]))
     assert pretrain(make_options(input_file=record_files[1:])) == 0  # some have been removed
     assert pretrain(make_options(input_file=[str(tmp_path / "removed.tfrecord")])) == 0
+    # Of a phase with steps left, only the error in the records is reported.
+    longer = {"num_train_steps": 25, "allow_changes": ["num_train_steps", "data"]}
+    message = refusal(pretrain, make_options(input_file=[other], **longer))
+    assert_mentions(message, other, "TFRecord")
+    assert "\n" not in message
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import pytest
 
 from data_gen.options import ProseOptions
 from data_gen.text import python_prose
+from official_bert.utils import files
 from tests.make import assert_rejected, write_text
 
 
@@ -76,6 +77,9 @@ def test_other_files_are_not_replaced(tmp_path, monkeypatch):
     mine = write_text(tmp_path / "mine.txt", "my text\n")
     assert_rejected(("--heldout_file", mine), python_prose.write, options)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["my text\n"]
+    files.write_text("memory://prose/mine.txt", "my text\n")
+    options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file="memory://prose/mine.txt")
+    assert_rejected(("--heldout_file", options.heldout_file), python_prose.write, options)
 
 
 @pytest.mark.slow
