@@ -184,8 +184,8 @@ class RecordOptions(TextOptions):
         added = files.read_json_object(path).get(ADDED_TOKENS, []) if path else []
         if path and not added:
             raise UserError(
-                f"--added_tokens_file={path} lists no {ADDED_TOKENS}; pass the tokenizer_config.json of a model of "
-                "this package (official-bert convert writes one for models in other formats), or remove the flag"
+                f"--added_tokens_file={path} lists no {ADDED_TOKENS}; remove the flag if the model has none. For a "
+                "model in another format, pass the tokenizer_config.json that official-bert convert writes"
             )
         return make_casing(self.do_lower_case, self.strip_accents, map(parse_added_token, added))
 

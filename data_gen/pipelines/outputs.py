@@ -117,7 +117,8 @@ def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
     for path in inputs:
         if files.resolve_links(path).startswith(folder):
             raise UserError(
-                f"--output_file would delete {options.work_folder} at the end, which contains the input {path}; move it"
+                f"--output_file would delete {options.work_folder} at the end, which contains the input {path}; move "
+                "this file"
             )
     for path in existing:
         files.check_regular(path)

@@ -159,7 +159,7 @@ def get_manifest_path(stem: str) -> str:
 
 
 def hash_vocabulary(text: str) -> str:
-    """Returns the hash of a vocabulary's text, which lacks the byte order mark that the file may have."""
+    """Returns the SHA-256 of a vocabulary's text. The text must not contain the byte order mark of the file."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
