@@ -16,7 +16,7 @@ from tests.make import assert_rejected, write_rows
     ({"input_file": ["/proc"]}, ("--input_file", "/proc/*")),
     ({"output_file": ["/proc/none/x"]}, "/proc/none"),
     ({"output_file": ["x"], "num_shards": 2, "shard_size_mb": 3}, ("--num_shards=2", "--shard_size_mb=3")),
-    ({"output_file": ["/proc"]}, ("/proc", "folder")),
+    ({"output_file": ["/proc"]}, ("/proc", "folder", "regular")),
 ])  # fmt: skip
 def test_bad_options_are_refused(changes, names, short_options):
     assert_rejected(names, lambda: create_records(short_options(**changes)))

@@ -72,7 +72,7 @@ REFUSED = [
     ("text,text_pair\n ,a cat\n", {}, ("train.csv", "line 2", "empty", "text")),
     (GRADED, {}, ("train.csv", "line 2", "'5'", 0, 1, "score_range")),
     ("text,text_pair,score\na,b,x\n", {}, ("train.csv", "line 2", "'x'", 0, 1)),
-    ("text,text_pair,score\na,b,\n", {}, ("train.csv", "line 2", "score")),
+    ("text,text_pair,score\na,b,\n", {}, ("train.csv", "line 2", "no score")),
     (PAIRS, {"objective": "triplet"}, ("train.csv", "'negative'", "'text', 'text_pair'")),
     (PAIRS, {"objective": "cosine"}, ("train.csv", "'score'", "'text', 'text_pair'")),
     ("text\na\n", {}, ("train.csv", "'text_pair'", "'text'")),

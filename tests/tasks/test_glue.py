@@ -89,7 +89,7 @@ def test_a_bad_row_is_an_error_or_is_counted(row, names, tmp_path, capsys):
 
 
 MISFITS = [
-    ("rte", "train", None, ("train.tsv",)),
+    ("rte", "train", None, ("train.tsv", "split")),
     ("ax", "train", None, ("train", "test", "mnli", "--init")),
     ("rte", "train", "index\ttext\n", ("line 1", "'sentence1', 'sentence2'", "'index', 'text'")),
     ("sst-2", "dev", "sentence\na film\n", ("line 1", "'label'", "'sentence'")),

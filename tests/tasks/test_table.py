@@ -111,7 +111,7 @@ _RECORDS = "orient='records', lines=True"
     ("a.csv", ",,text,label\n0,0,a,x\n", {}, ["'x'", 2]),  # columns without a name are ignored
     ("a.csv", "text,x,y\na,0,1\n", MULTI | {"label_column": "x,y"}, ["'x,y'", "0 and 1", "'a;b'", "--label_separator"]),
     ("a.json", json.dumps({"data": [{"text": "a", "label": "x"}]}, indent=1), {}, ["array"]),
-    ("a.csv", "text,label\na,\n", {}, ["'label'", "--label_column", "line 2"]),
+    ("a.csv", "text,label\na,\n", {}, ["'label'", "--label_column", "line 2", "no label"]),
     ("a.csv", "text,label\n", {}, ["rows", "header"]),
     ("a.csv", "text;label\na;x\nb;y\n", {}, ["line 1", "'text;label'", "semicolons"]),
     ("a.csv", "text\tlabel\na\tx\nb\ty\n", {}, ["line 1", r"'text\tlabel'", "tabs"]),
@@ -132,11 +132,11 @@ _RECORDS = "orient='records', lines=True"
     ("a.xls", "text,label\n", {}, [".xls", ".csv", ".tsv", ".jsonl", ".txt"]),
     ("a.xlsx", b"PK\x03\x04\x14\0\x06\0" + bytes(20), {}, [".xlsx", "CSV"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": NaN}\n', {}, ["line 3", "NaN", "null"]),
-    ("a.jsonl", GOOD + '{"text": "c", "label": null}\n', {}, ["line 3", "label"]),
+    ("a.jsonl", GOOD + '{"text": "c", "label": null}\n', {}, ["line 3", "no label"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": ["x"]}\n', {}, ["line 3", "label", '["x"]']),
     ("a.jsonl", GOOD + "[" * 100_000, {}, ["line 3", "nested"]),
     ("a.jsonl", GOOD + '{"text": "a\\ud800", "label": "x"}\n', {}, ["line 3", "text", r"\ud800"]),
-    ("a.jsonl", GOOD + "[1]\n", {}, ["line 3", "object"]), ("a.jsonl", GOOD + '{"te\n', {}, ["line 3", "valid"]),
+    ("a.jsonl", GOOD + "[1]\n", {}, ["line 3", "object", [1]]), ("a.jsonl", GOOD + '{"te\n', {}, ["line 3", '{"te']),
     ("a.jsonl", '{"text": 7, "label": "x"}\n{"text": "b", "label": "y"}\n', {}, ["line 1", "text", 7]),
     ("a.json", '[{"text": "a", "label": NaN}]', {}, ["NaN"]), ("a.jsonl", '[{"text": "a", "label": NaN}]', {}, ["NaN"]),
     *(("a.json", json.dumps(each), {}, ["line 1", _RECORDS]) for each in (_TABLE, _SPLIT, _SCHEMA)),
@@ -159,7 +159,7 @@ def test_separators_that_are_not_needed_are_accepted(labels, tmp_path):
     ("dev.csv", 'text,label\na,x\n"b,y\nc,y\n', 3, ("quote", "line 4")),
     ("dev.csv", 'text,label\na,x\n"b\n\nb",y\n,x\nc,y\n', 6, ("empty", "text")),
     ("dev.csv", "text,label\na,x\na,z\n", 3, ("'z'", 2, "x, y")),
-    ("dev.csv", f"text,label\na,x\nc,{'z' * 100_000}\n", 3, ("label",)),
+    ("dev.csv", f"text,label\na,x\nc,{'z' * 100_000}\n", 3, ("unknown",)),
     ("dev.jsonl", GOOD + '{"text": "a"}\n', 3, ("'label'",)), ("dev.txt", "a\n\nb\n", 2, ("empty", "text")),
 ])  # fmt: skip
 def test_a_bad_row_is_named_by_its_first_line_or_skipped(name, content, line, names, tmp_path):

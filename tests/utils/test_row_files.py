@@ -120,7 +120,7 @@ def test_names_are_expanded_in_order(tmp_path: pathlib.Path):
 def test_incomplete_folders_and_folders_with_several_splits_are_errors(tmp_path: pathlib.Path):
     folder = pathlib.Path(stored_texts.hugging_face(tmp_path, ["a", "b"]))
     for state, names in (
-        ({}, (folder / "state.json",)),
+        ({}, (folder / "state.json", "name")),
         ({"_data_files": [{"filename": "gone.arrow"}]}, (folder / "gone.arrow", folder / "state.json")),
         ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, (folder, "rows")),
     ):

@@ -200,7 +200,7 @@ def test_invalid_manifest_is_rejected(change, name, shards, described):
 
 @pytest.mark.parametrize(("content", "names"), [
     (b"This is text, not records.\n", ["text", "TFRecord"]),
-    (b"", ["records"]),
+    (b"", ["no records"]),
     (writer.frame_records([b"not a message"]), ["record 0", "tf.train.Example"]),
 ])  # fmt: skip
 def test_files_of_other_formats_are_reported(content, names, tmp_path):
