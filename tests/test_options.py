@@ -166,7 +166,7 @@ _REJECTED = {
         ("--nodo_eval --min_confidence=0.5", "--min_confidence --do_eval"),
         ("--thresholds=auc", "--thresholds auc f1"),
         ("--use_tpu --distribution_strategy=mirrored", "--use_tpu --distribution_strategy=mirrored"),
-        ("--task=colla", "--task=colla cola"),
+        ("--task=colla", "--task=colla cola?"),
     ],
     "export": [
         ("--format=", "--format saved_model onnx litert"),

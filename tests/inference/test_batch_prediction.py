@@ -184,7 +184,7 @@ def test_unwritable_output_is_rejected(name: str, output: str, export_dir: str, 
     path = pathlib.Path(write_rows(tmp_path / name, [{"text": "a"}]))
     (tmp_path / "link.jsonl").symlink_to(name)
     (tmp_path / "hard.jsonl").hardlink_to(path)
-    reason = {"": "folder", "in.jsonl/out": "create"}.get(output, "input")
+    reason = {"": "a folder", "in.jsonl/out": "create"}.get(output, "input")
     assert_rejected((tmp_path, reason), run, f"{tmp_path}/exports", tmp_path, name, output)
     assert path.read_text() == '{"text": "a"}\n'
 
@@ -243,7 +243,7 @@ def test_rows_are_read_as_for_fine_tuning(
     ("in.jsonl", '{"text": null}\n', {}, 1, ["text", "null"]),
     ("in.csv", "txt,Text\na,b\n", {}, 1, ["'text'", "'txt', 'Text'", "case"]),
     ("in.csv", "text;id\na;1\n", {}, 1, ["'text;id'"]),
-    ("in.csv", "text,id\na\n", {}, 2, [1, 2, "text, id"]),
+    ("in.csv", "text,id\na\n", {}, 2, [1, "expected 2", "text, id"]),
     ("in.csv", "text,text\na,b\n", {}, 1, ["'text'", "--columns"]),
     ("in.csv", 'text\n"a\n', {}, 2, ["quote"]),
     ("in.jsonl", '{"text": "a\\ud800"}\n', {}, 1, ["text", r"\ud800"]),
@@ -254,10 +254,10 @@ def test_rows_are_read_as_for_fine_tuning(
     ("in.jsonl", '{"prompt": "who", "endings": ["a", null]}\n', {}, 1, ["endings[1]", "null"]),
     ("in.jsonl", '{"prompt": "who", "endings": "ab"}\n', {}, 1, ["endings", '"ab"']),
     ("in.jsonl", '{"prompt": "who", "endings": ["a", "b", "c"]}\n', {}, 1, ["endings", 3, 2]),
-    ("in.csv", 'prompt,endings\nwho,"[""a"", ""b""]"\n', {}, 2, ["endings", "ending0, ending1"]),
-    ("in.csv", "prompt,ending0\nwho,a\n", {}, 2, ["ending0, ending1"]),
+    ("in.csv", 'prompt,endings\nwho,"[""a"", ""b""]"\n', {}, 2, ["endings", "list", "ending0, ending1"]),
+    ("in.csv", "prompt,ending0\nwho,a\n", {}, 2, ["are ending0", "ending0, ending1"]),
     ("in.tsv", "prompt 1\ta\tb\nwho\ta\tb\n", {}, 1, ["'prompt'", "'ending0'", "'ending1'"]),
-    *(("in.tsv", f"prompt\t{header}\nwho\ta\tb\n", {}, 2, ["ending0, ending1"])
+    *(("in.tsv", f"prompt\t{header}\nwho\ta\tb\n", {}, 2, [f"are {header}".replace("\t", ", "), "ending0, ending1"])
       for header in ("ending1\tending2", "ending0\tending_b", "ending0\tending00")),
 ])  # fmt: skip
 def test_rows_without_an_input_are_reported(

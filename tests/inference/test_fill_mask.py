@@ -133,7 +133,7 @@ def test_damaged_or_incomplete_folder_is_rejected(model_dir: str):
     (folder / "vocab.txt").write_text(vocab)
     (folder / "checksums.json").unlink()
     (folder / "vocab.txt").rename(folder / "kept.txt")
-    assert_rejected((folder, "vocab.txt"), load, model_dir)
+    assert_rejected((folder, "vocab.txt", "tokenizer_config.json"), load, model_dir)
     (folder / "kept.txt").rename(folder / "vocab.txt")
     (folder / "tokenizer_config.json").write_text("{")
     assert_rejected((folder / "tokenizer_config.json", '{"do_lower_case": true}'), load, model_dir)

@@ -97,7 +97,7 @@ def test_evaluation_does_not_change_the_training_log(make_options, finished_run)
 
 def test_a_damaged_line_of_a_log_is_named(make_options, finished_run):
     (finished_run / "train.jsonl").write_text("{\n")
-    assert_rejected((finished_run / "train.jsonl", "line 1"), pretrain, make_options())
+    assert_rejected(f"{finished_run}/train.jsonl, line 1", pretrain, make_options())
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ def ids(rows=None, columns=None) -> dict:
     ({"instances": [3]}, 400, ["instances[0]", 3, "string"]),
     ({"instances": ["a", None]}, 400, ["instances[1]", "null"]),
     ({"instances": [["a"]]}, 400, ["instances[0]", '["a"]']),
-    ({"instances": [{"words": "a"}]}, 400, ["instances[0]", "text"]),
+    ({"instances": [{"words": "a"}]}, 400, ["instances[0]", "lacks text"]),
     ({"instances": [{"b64": "?"}]}, 400, ["instances[0]", '{"b64":"?"}', "string"]),
     ({"instances": [{"b64": "/w=="}]}, 400, ['{"b64":"/w=="}', "string"]),  # not UTF-8
     ({"inputs": "a"}, 400, ["inputs.text", "string", "list"]),

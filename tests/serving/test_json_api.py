@@ -102,12 +102,12 @@ def test_rows_may_have_the_columns_of_the_training_table():
 
 
 @pytest.mark.parametrize(("request_", "names"), [
-    ({"instances": [{"title": "a", "text_pair": "c"}]}, ["instances[0]", "body", "text, text_pair", TRAINED]),
-    ({"instances": [{"text": "a"}]}, ["instances[0]", "text, text_pair", TRAINED]),
+    ({"instances": [{"title": "a", "text_pair": "c"}]}, ["instances[0]", "lacks body", "text, text_pair", TRAINED]),
+    ({"instances": [{"text": "a"}]}, ["instances[0]", "lacks text_pair", TRAINED]),
     ({"instances": [{"text": "a", "text_pair": 5}, {"text": "a", "claim": "b"}]}, ["instances[0].text_pair", 5]),
     ({"instances": [{"text": "a", "claim": "b" * 1001}]}, ["instances[0].claim", 1001, 1000]),
     ({"inputs": {"text": ["a"], "claim": [5]}}, ["inputs.claim[0]", 5]),
-    ({"inputs": {"title": ["a"], "body": ["b"]}}, ["inputs", "claim", "text, text_pair"]),
+    ({"inputs": {"title": ["a"], "body": ["b"]}}, ["inputs", "lacks claim", "text, text_pair"]),
     ({"inputs": {"title": "a", "body": "b"}}, ["inputs.title", "string", "list"]),
     ({"instances": [{"text": "a", "title": "b", "claim": "c"}]}, ["instances[0]", "text, title, claim", TRAINED]),
     ({"instances": [{"text": "a", "claim": "c", "lang": "en"}]}, ["instances[0]", "text, claim, lang", TRAINED]),
@@ -122,9 +122,9 @@ def test_a_missing_column_is_named(request_: dict, names: list):
 
 def test_a_missing_input_of_a_signature_without_texts_is_named():
     signatures = {"serving_ids": Signature({"input_ids": Tensor("int32", (None, None))}, {})}
-    request = {"signature_name": "serving_ids", "instances": [{"ids": [1]}]}
+    body = json.dumps({"signature_name": "serving_ids", "instances": [{"ids": [1]}]}).encode()
     table = {"table": {"text_column": "title"}}
-    assert_bad_request(["instances[0]", "input_ids"], parse, json.dumps(request).encode(), signatures, OPTIONS, table)
+    assert_bad_request(["instances[0]", "lacks input_ids"], parse, body, signatures, OPTIONS, table)
 
 
 @pytest.mark.parametrize(

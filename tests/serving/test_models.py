@@ -182,7 +182,7 @@ def test_folders_without_a_model_are_refused(tmp_path: pathlib.Path):
     (tmp_path / "damaged" / "1" / "saved_model.pb").write_bytes(b"no model")
     for folder, *names in (
         ("none", tmp_path / "none", "exist"),
-        (".", tmp_path, "saved_model.pb", tmp_path / "damaged"),
+        (".", tmp_path, "model.onnx", tmp_path / "damaged"),
         ("empty", tmp_path / "empty", "saved_model.pb", "official-bert export"),
         ("good/1", tmp_path / "good/1", tmp_path / "good", "folder"),
         ("good/1/named", tmp_path / "good/1/named", tmp_path / "good/1/named/1"),

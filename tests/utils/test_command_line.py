@@ -108,7 +108,7 @@ def test_flags_can_be_read_from_files(tmp_path: pathlib.Path):
     (command(), ["--needed=a\udcff"], ("'--needed=a\\udcff'", "0xff", "UTF-8")),
     (TASKS, ["--task=swag", "--stride=3"], ("--task=swag", "--stride", "squad", "glue")),
     (TASKS, ["--task=squad", "--colunm=3"], "--colunm"),
-    (TASKS, ["--task=sqaud"], ("--task=sqaud", "squad")),
+    (TASKS, ["--task=sqaud"], ("--task=sqaud", "squad?")),
     (TASKS, [], ("--task", "required", "squad, glue, swag")),
 ])  # fmt: skip
 def test_errors_name_the_flag_and_what_was_expected(of: Command, arguments: list[str], names: object):

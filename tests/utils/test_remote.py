@@ -140,4 +140,4 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     for name in ("registry", "_registry"):
         monkeypatch.setattr(registry, name, {})
     assert_rejected(("s3fs", f"{ROOT}[remote]"), files.exists, "s3://bucket/a")
-    assert_rejected("unknown://a", files.exists, "unknown://a")
+    assert_rejected(("unknown://a", "Protocol"), files.exists, "unknown://a")

@@ -93,7 +93,7 @@ def test_number_of_excluded_texts_is_printed(tmp_path, capsys):
 
 def test_files_without_a_usable_text_are_refused(tmp_path):
     path, none = (str(tmp_path / name) for name in ("dev.csv", "none.csv"))
-    for row, names in (("good,1", (f"--exclude_texts={path}", 20)), ("a,1,2", (path, "line 2", 3, 2, "text", "label"))):
+    for row, names in (("good,1", (f"--exclude_texts={path}", 20)), ("a,1,2", (path, "line 2", 3, "2: text, label"))):
         write_text(tmp_path / "dev.csv", f"text,label\n{row}\n")
         assert_rejected(names, exclusion.load_described, [path])
     assert_rejected(("--exclude_texts", none), exclusion.load_described, [none])

@@ -181,7 +181,8 @@ DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
 def test_errors_name_file_and_line(format, text, names, compression, written):
     content = text if isinstance(text, bytes) else text.encode()
     path = written(COMPRESSIONS[compression](content))
-    assert_rejected((path, *names), list, read_documents(path, format))
+    line, *named = names
+    assert_rejected((f"{path}, {line}", *named), list, read_documents(path, format))
 
 
 @pytest.mark.parametrize(("other_line", "format"), [("Fifteen letters", "sentences"), ("Only fourteen.", "paragraphs")])

@@ -34,7 +34,7 @@ def test_remote_files_are_read_through_tensorflow_or_fsspec(scheme, compression)
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     words = dict.fromkeys(("memory://missing", "ram://missing", "/missing/file"), "exist")
-    for path, word in {**words, "nope://missing": "nope", str(tmp_path): "directory"}.items():
+    for path, word in {**words, "nope://missing": "Protocol", str(tmp_path): "directory"}.items():
         for format in ("auto", "jsonl"):
             assert_rejected((path, word), list, read_documents(path, format))
         assert_rejected((path, word), detect_format, path)

@@ -90,8 +90,9 @@ def test_score_ranges_are_inclusive_and_other_settings_are_checked():
     for score in (0.99, 5.01, None):
         assert_rejected((score, 1, 5, "score_range"), spec.scale_score, score, "score")
     spec.check(8)
-    for wrong in ({"dimensions": (9,)}, {"dimensions": (0,)}, {"score_range": (1.0, 1.0)}, {"scale": float("inf")}):
-        assert_rejected(tuple(wrong), dataclasses.replace(spec, **wrong).check, 8)
+    sizes = [("dimensions", (size,), size, 1, 8) for size in (0, 9)]
+    for name, value, *names in (*sizes, ("score_range", (1.0, 1.0), "1, 1"), ("scale", float("inf"), "inf")):
+        assert_rejected((name, *names), dataclasses.replace(spec, **{name: value}).check, 8)
 
 
 def test_pairs_with_scores_have_correlations():
