@@ -15,8 +15,9 @@ import tensorflow as tf
 from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
 from official_bert.inference.keras_model import compute_outputs
-from official_bert.inference.options import NONE, PIECES, WORDS
+from official_bert.inference.options import ALIGNMENTS, NONE, PIECES, WORDS
 from official_bert.kinds.features import Features, concatenate_rows
+from official_bert.kinds.input_adapters import format_value
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.modeling.fast.model_parts import split_model
 from official_bert.tokenization import pairs, truncation
@@ -30,6 +31,7 @@ _BYTES_AT_A_TIME = 1 << 28
 _BATCHES_AT_A_TIME = 64
 _MIN_NORM = 1e-12  # Prevents division by zero.
 _DEFAULT_MAX_SEQ_LENGTH = 128
+_POOLINGS = (NONE, CLS_POOLING, MEAN, MAX)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +95,9 @@ class FeatureExtractor:
         batch_size: int = 32,
         is_split_into_words: bool = False,
     ) -> None:
+        for name, value, choices in (("pooling", pooling, _POOLINGS), ("align", align, ALIGNMENTS)):
+            if value not in choices:
+                raise UserError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
         config = loaded.config
         count, positions = config.num_hidden_layers, config.max_position_embeddings
         if max_seq_length is None:
@@ -127,7 +132,12 @@ class FeatureExtractor:
         Args:
             texts: Each element is a text, a pair joined by " ||| ", or a list of one text or two texts. With
                 `is_split_into_words`, it is a list of words.
+
+        Raises:
+            UserError: If `texts` is a single text, or an element is not of this form.
         """
+        if isinstance(texts, str):
+            raise UserError(f"texts is a single text, {texts[:60]!r}; expected several texts: pass a list")
         waiting = iter(texts)
         while some := list(itertools.islice(waiting, self.texts_at_a_time)):
             examples = list(map(self._tokenize_example, some))
@@ -136,9 +146,13 @@ class FeatureExtractor:
             yield from map(self._make_vectors, examples, vectors)
 
     def _tokenize_example(self, text: str | Sequence[str]) -> _Example:
-        if self._is_split_into_words:
-            if isinstance(text, str):
-                raise UserError(f"is_split_into_words requires lists of words, but got the text {text[:60]!r}.")
+        is_single, is_list_of_words = isinstance(text, str), self._is_split_into_words
+        parts = list(text) if np.iterable(text) and not is_single else [text]
+        has_valid_length = not is_single if is_list_of_words else len(parts) in (1, 2)
+        if not has_valid_length or not all(isinstance(part, str) for part in parts):
+            expected = "a list of words (is_split_into_words)" if is_list_of_words else "a text or a list of 1 or 2"
+            raise UserError(f"texts contains {format_value(text)}; expected {expected}")
+        if is_list_of_words:
             text, a, b = " ".join(text), self._tokenize_words(text), None
         else:
             # Splits at the last separator, and ignores a second text without tokens, like the original.

@@ -72,6 +72,8 @@ def make_predictor(loaded: ModelAndTokenizer, top_k: int) -> KerasPredictor:
         UserError: If the model has no masked-LM head, or top_k is not a whole number from 1 to the vocabulary's size.
     """
     loaded.config.require_masked_lm()
+    if "masked_lm_positions" not in loaded.model.input:
+        raise UserError("The model is an encoder without a masked-LM head. Load it with load_pretraining_model.")
     if top_k not in range(1, len(loaded.tokenizer.vocab) + 1):
         raise UserError(f"top_k is {top_k}; it must be a whole number from 1 to {len(loaded.tokenizer.vocab)}.")
     max_seq_length = loaded.config.max_position_embeddings

@@ -66,7 +66,9 @@ class FeatureOptions(ValidatedOptions):
         "trained by finetune --task=embeddings (trained), which also sets --layers, --max_seq_length and --normalize.",
         POOLINGS,
     )
-    normalize: bool = option(False, "With pooling: divide each vector by its length.")
+    normalize: bool = option(
+        False, "With pooling: divide the vectors of a text by their common length over all layers."
+    )
     align: str = option(
         PIECES,
         "Without pooling: a vector for each word piece (pieces), or their mean for each word (words).",

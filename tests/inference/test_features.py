@@ -173,12 +173,30 @@ def test_too_long_texts_and_pairs_are_truncated():
     ({"layers": [-3]}, ("layers", [-3], "0 to 2", "--layers=-1,-2")),
     ({"layers": []}, ("layers", [], "0 to 2")),
     ({"max_seq_length": 33}, ("max_seq_length", 33, 4, 32)),
+    ({"pooling": "avg"}, ("pooling", "'avg'", "none", "cls", "mean", "max")),
+    ({"align": "word"}, ("align", "'word'", "pieces", "words")),
     ({"pooling": "cls", "align": "words"}, ("align='words'", "'cls'")),
     ({"normalize": True}, ("normalize", "pooling")),
     ({"batch_size": 0}, ("batch_size", 0)),
 ])  # fmt: skip
 def test_invalid_options_are_rejected(arguments: dict[str, Any], names: tuple):
     assert_rejected(names, FeatureExtractor, LOADED(), **{"layers": [1], **arguments})
+
+
+@pytest.mark.parametrize(
+    ("texts", "names", "is_split_into_words"),
+    [
+        ("the cat", ("texts", "'the cat'", "list"), False),
+        (["a", None], ("texts", None, "text"), False),
+        ([["a", "the", "cat"]], ("texts", "['a', 'the', 'cat']", "list", 2), False),
+        ([b"a"], ("texts", "b'a'", "text"), False),
+        ([["a"], "the cat"], ("is_split_into_words", "'the cat'", "list"), True),
+        ([["a", 3]], ("is_split_into_words", "['a', 3]", "list"), True),
+    ],
+)
+def test_invalid_texts_are_rejected(texts: Any, names: tuple, is_split_into_words: bool):
+    extractor = FeatureExtractor(LOADED(), [1], max_seq_length=32, is_split_into_words=is_split_into_words)
+    assert_rejected(names, lambda: list(extractor.extract(texts)))
 
 
 def write(path: pathlib.Path, format: str, pooling: str = "none") -> Any:

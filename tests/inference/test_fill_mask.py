@@ -85,6 +85,10 @@ def test_invalid_text_or_top_k_is_rejected(text: str, top_k: int, names: tuple):
     assert_rejected(names, fill_mask, load_model(), text, top_k)
 
 
+def test_an_encoder_is_rejected(model_dir: str):
+    assert_rejected("load_pretraining_model", fill_mask, loading.load(model_dir), "the [MASK]")
+
+
 @pytest.mark.slow
 def test_command_prints_candidates(model_dir: str):
     command = ("-m", "official_bert_cli", "fill-mask", f"--model_dir={model_dir}", "--top_k=2", "the [MASK] ran .")
