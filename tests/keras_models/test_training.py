@@ -165,7 +165,7 @@ def test_steps_are_counted_without_the_validation_split():
         ("max_seq_length", -5, 3), ("max_seq_length", 0, 3), ("gradient_accumulation_steps", 1.5, 1),
         ("seed", None, 0), ("seed", -1, 0),
     )],
-    *[({"labels": ["a", "b"], name: 3}, (name, valid, "doc_stride", "dtype", "frozen"))
+    *[({"labels": ["a", "b"], name: 3}, (name, f"{valid}?", "doc_stride", "dtype", "frozen"))
       for name, valid in (("max_len", "max_seq_length"), ("max_length", "max_seq_length"), ("sede", "seed"))],
 ])  # fmt: skip
 def test_invalid_fit_arguments_are_rejected(arguments, names):

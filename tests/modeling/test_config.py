@@ -87,7 +87,7 @@ def test_released_vocabularies_and_configurations_are_read(test_data: pathlib.Pa
         ("initializer_range", 0, "positive"), ("initializer_range", None, "number"), ("hidden_act", "swish", "gelu"),
         ("layer_norm_eps", 0.0, "1e-12"), ("layer_norm_eps", 1.0, "1e-12"), ("causal_attention", "yes", "true"),
     )],
-    ({"hidden_act": 0}, ("hidden_act", "'0'", "gelu")), ({"hiden_size": 8}, ("'hiden_size'", "hidden_size")),
+    ({"hidden_act": 0}, ("hidden_act", "'0'", "gelu")), ({"hiden_size": 8}, ("'hiden_size'", "hidden_size?")),
     ({"num_hidden_layers": 1_000_000}, ("num_hidden_layers", "1,000,000", "1,000")),
     ({"vocab_size": 10**4000}, ("vocab_size", 18, "10,000,000")),
 ])  # fmt: skip
