@@ -209,11 +209,18 @@ class TableTask(TextTask):
                     f"{len(once)} of the classes occur once each: {tables.format_names(once)}{hint}"
                 )
             labels = tuple(options.label_names) or values
-            if len(labels) != len(values):
+            # The same names in another order are probably a wrong assumption about the order of the labels.
+            is_permuted = labels != values and sorted(labels) == sorted(values)
+            if is_permuted or len(set(labels)) < len(labels) or len(labels) != len(values):
                 raise UserError(
-                    f"--label_names has {len(labels)} names; the training data have {len(values)} labels: "
-                    f"{tables.format_names(values)}"
+                    f"--label_names is {','.join(labels)}; expected {len(values)} different new names for the labels "
+                    f"of the training data, in this order: {tables.format_names(values)}"
                 )
+        elif options.label_names and tuple(options.label_names) != tuple(labels or ()):
+            classes = f"the classes {', '.join(labels)}" if labels else "no classes"
+            raise UserError(
+                f"--label_names is {','.join(options.label_names)}; the model has {classes}. Remove --label_names"
+            )
         names = tuple(labels or ()) if self._column.has_classes else None
         spec = options.make_spec(self._column.spec_class, labels=names, pair=options.text_pair_column is not None)
         super().__init__(TABLE, spec, options)
@@ -228,8 +235,10 @@ class TableTask(TextTask):
         return f"Predicting {self._options.label_column} from {' and '.join(columns)}"
 
     def notes(self) -> list[str]:
-        labels = self.spec.labels
-        shown = [f"{len(labels)} classes: {tables.format_names(labels)}"] if labels else []
+        labels = self.spec.labels or ()
+        pairs = zip(labels, self._label_values, strict=False)
+        names = [name if name == value else f"{name} ({value} in the table)" for name, value in pairs]
+        shown = [f"{len(labels)} classes: {tables.format_names(names)}"] if labels else []
         return shown + self._class_notes
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def read(path, split="train", bad_rows=None, **options) -> list[TextExample]:
     ("a.csv", '"a,b",label\nc,x\nd,y\n', {"text_column": "a,b"}, "x y", [("c", None, 0), ("d", None, 1)]),
     ("a.csv", "text,label\na,y;x;y\nb,x\n", MULTI, "x y", [("a", None, (0, 1)), ("b", None, (0,))]),
     # A label of the data is meant before a name that is given to another class.
-    ("a.csv", AB, {"label_names": ["y", "x"]}, "y x", [("a", None, 0), ("b", None, 1)]),
+    ("a.csv", AB, {"label_names": ["y", "z"]}, "y z", [("a", None, 0), ("b", None, 1)]),
 ])  # fmt: skip
 def test_texts_and_labels_of_every_layout_are_read(name, content, options, labels, examples, tmp_path):
     task = make_task(write_text(tmp_path / name, content), **options)
@@ -240,7 +240,12 @@ def test_the_model_stores_column_names_and_label_names(tmp_path):
     given = {**TITLES, "text_pair_column": "body", "label_names": ["World", "Business"]}
     task = make_task(path, **given)
     assert task.read("train", BadRows())[0] == TextExample("1", "War", "Peace", 0)
-    assert_rejected(("--label_names", "1 names", 2, "1, 3"), read, path, **TITLES, label_names=["World"])
+    assert_mentions(task.notes()[0], "World (1", "Business (3")
+    for names in (["World"], ["World", "World"], ["3", "1"]):
+        assert_rejected(("--label_names", ",".join(names), 2, "1, 3"), read, path, **TITLES, label_names=names)
+    refused = ("--label_names", "A,B", "World, Business")
+    assert_rejected(refused, make_task, path, task.spec.labels, label_names=["A", "B"])
+    assert_rejected(("--label_names", "A,B"), make_task, path, **REGRESSION, label_names=["A", "B"])
     spec = json.loads(json.dumps(task.task_spec(16)))
     later = TableOptions(eval_file=path).merge_trained(spec)
     assert {name: getattr(later, name) for name in given} == given
