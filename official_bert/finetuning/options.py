@@ -184,6 +184,15 @@ class FinetuningOptions(ValidatedOptions, AdamOptions, DeviceOptions):
                 f"--class_weights is {','.join(self.class_weights)}, and --balanced_sampling is set. Together they "
                 "would correct the imbalance of the classes twice; remove one of them."
             )
+        if self.teacher is None and (self.temperature, self.teacher_weight) != (1.0, 1.0):
+            raise UserError(
+                f"--temperature is {self.temperature:g} and --teacher_weight is {self.teacher_weight:g}, but --teacher "
+                "is missing; pass it, or remove them. To calibrate probabilities by a temperature, pass --calibrate."
+            )
+        for name in ("random_seeds", "grid_batch_sizes", "grid_learning_rates", "grid_epochs"):
+            values = getattr(self, name)
+            if len({float(value) for value in values}) < len(values):
+                raise UserError(f"--{name} is {','.join(values)}; each value can occur only once")
         if self.thresholds is not None:
             parse_measure(self.thresholds, "--thresholds")
         self.check_devices()

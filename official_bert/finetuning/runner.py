@@ -71,6 +71,9 @@ def _run_with_strategy(
     options = _resolve_dtype(options, initial_model, strategy)
     has_head = select_head_weights(initial_model, task.spec) is not None
     print(describe_initial_model(initial_model, init, has_head))
+    trained_from = run_file.read_run_file(os.path.join(init, OPTIONS_FILE)).get("init") if task_spec else None
+    if options.init not in (None, init, trained_from):
+        print(f"note: --init={options.init} is not used, because {init} contains a fine-tuned model")
     for note in (*initial_model.notes, *list_origin_notes(initial_model, has_head), *task.notes()):
         print(f"note: {note}")
     data = RunData(

@@ -24,7 +24,7 @@ from official_bert.utils import files, progress
 from tests.conftest import WORDS, slow_after
 from tests.event_files import read_scalars
 from tests.finetuning.conftest import change, write_table
-from tests.make import assert_rejected, run_python, write_text
+from tests.make import assert_mentions, assert_rejected, run_python, write_text
 
 SHORT = {"num_train_epochs": 1.0, "do_eval": False, "do_predict": False}
 
@@ -201,8 +201,10 @@ def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(co
     eval_file.write_text(table.read_text() + ",good\n")
     later = change(copied, do_train=False, do_predict=False, on_bad_row="skip", eval_file=str(eval_file))
     later = change(later, max_seq_length=None, init=None, vocab_file=None, train_file=None)
-    assert runner.run(later)["dev"] == pytest.approx(trained.scores["dev"])
-    assert f"skipped 1 bad row of {eval_file}" in capsys.readouterr().out
+    assert runner.run(change(later, init="elsewhere"))["dev"] == pytest.approx(trained.scores["dev"])
+    printed = capsys.readouterr().out
+    assert f"skipped 1 bad row of {eval_file}" in printed
+    assert_mentions(printed, "--init=elsewhere", copied.output_dir)
     without_file = change(later, do_predict=True, predict_file=None)
     assert_rejected(("--do_predict", "table", "--predict_file"), runner.run, without_file)
     assert_rejected(("--doc_stride", None, 8), runner.run, change(later, doc_stride=8))
@@ -235,6 +237,9 @@ def mark_one_row_with_both_labels(options):
     ({"min_confidence": 0.5, "label_kind": "multi_label"}, ("--min_confidence", "--thresholds")),
     ({"eval_file": None}, ("--do_eval", "table", "--eval_file")),
     ({"balanced_sampling": True, "class_weights": ["1", "5"]}, ("--class_weights", "1,5", "--balanced_sampling")),
+    ({"temperature": 2.0}, ("--temperature", 2, "--teacher")), ({"teacher_weight": 0.5}, ("--teacher_weight", 0.5)),
+    ({"random_seeds": ["1", "01"]}, ("--random_seeds", "1,01")),
+    ({"grid_learning_rates": ["1e-3", "0.001"]}, ("--grid_learning_rates", "1e-3,0.001")),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, ("--balanced_sampling", "multi_label")),
 ])  # fmt: skip
 def test_invalid_options_are_rejected_before_training(options, changes, names):
