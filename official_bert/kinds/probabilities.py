@@ -106,7 +106,11 @@ def _choose_threshold(probabilities: Array, is_expected: Array, label: str, meas
         np.flatnonzero(is_possible), key=lambda n: (round(float(values[n]), 12), -abs(float(thresholds[n]) - 0.5))
     )
     if values[best] == _NOT_REACHED:
-        raise UserError(f"no threshold gives the label {label} {measure} on the evaluation data; ask for less")
+        precisions = hits[1:] / np.arange(1, len(hits))
+        raise UserError(
+            f"no threshold gives the label {label} {measure} on the evaluation data; the highest precision is "
+            f"{np.max(precisions, where=is_possible[1:], initial=0.0):.4g}. Ask for less"
+        )
     return float(thresholds[best])
 
 

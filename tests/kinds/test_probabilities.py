@@ -122,7 +122,7 @@ def test_no_threshold_is_better_than_the_chosen_one(measure: str, seed: int):
 def test_thresholds_at_the_edges_are_defined_or_refused():
     choose = probabilities.choose_thresholds
     rows, expected = np.array([[0.9], [0.5]]), np.array([[0.0], [1.0]])
-    assert_rejected("precision=0.6", choose, rows, expected, ["a"], "precision=0.6")
+    assert_rejected(("a", "precision=0.6", 0.5), choose, rows, expected, ["a"], "precision=0.6")
     assert choose(rows, expected, ["a"], "precision=0.5") == (0.25,)
     # Among equally good thresholds, the closest to a half: 0.15 is as accurate as 0.75.
     assert choose(np.array([[0.9], [0.6], [0.3]]), np.array([[1.0], [0.0], [1.0]]), ["a"], "accuracy") == (0.75,)
