@@ -30,6 +30,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.runs import run_file
 from official_bert.runs.locks import lock_folder
 from official_bert.utils import files, row_files
+from official_bert.utils.flags import convert_arguments
 
 _WORK = "adaptation"
 _OPTIONS_FILE, _CONTENTS_FILE = "options.json", "contents.json"  # In the folder of texts.
@@ -53,10 +54,7 @@ def adapt(init: str, input_file: str | Sequence[str], output_dir: str, **options
         UserError: If an input is missing or damaged, or the options contradict each other.
     """
     options |= {"init": init, "input_file": input_file, "output_dir": output_dir}
-    for name in ("input_file", "general_file", "exclude_texts"):
-        value = options.get(name) or []
-        options[name] = [value] if isinstance(value, str) else list(value)
-    if run(AdaptationOptions(**options)):
+    if run(AdaptationOptions(**convert_arguments("adapt", AdaptationOptions, options))):
         raise KeyboardInterrupt(f"stopped; repeat the call to resume in {output_dir}")
     return Adaptation.read(output_dir)
 

@@ -11,16 +11,19 @@ printed without waiting for them.
 
 import dataclasses
 import math
+import numbers
 import operator
+import os
 import re
 import textwrap
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from official_bert.errors import UserError
+from official_bert.utils.counting import suggest
 
 # The headings of --help, in the order in which a command's fields use them.
 DATA, MODEL, TRAINING, EVALUATION, HARDWARE = ("data", "model", "training", "evaluation", "hardware")
@@ -175,6 +178,19 @@ class Flag:
             return "values separated by commas; a value that begins with a double quote must end with one"
         return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[self.kind]
 
+    def convert(self, value: Any) -> Any:
+        """Converts a Python argument to the type of the flag. Raises a UserError if its type is wrong."""
+        if self.is_list:
+            is_single = not isinstance(value, Iterable) or isinstance(value, str | bytes)
+            items = [] if value is None else [value] if is_single else value
+            return [dataclasses.replace(self, is_list=False).convert(item) for item in items]
+        if value is None and self.default is None and not self.required:
+            return None
+        accepted: Any = {bool: bool, int: numbers.Integral, float: numbers.Real, str: str | os.PathLike}[self.kind]
+        if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
+            raise UserError(f"--{self.name} is {value!r}; it must be {self.expected()}.")
+        return os.fspath(value) if self.kind is str else self.kind(value)
+
     def describe(self) -> str:
         """Returns the paragraph of --help about the flag."""
         value = "|".join(self.choices) if self.choices else {int: "N", float: "X"}.get(self.kind, "TEXT")
@@ -230,6 +246,20 @@ def list_flags(options: type, shown_defaults: Mapping[str, Any] | None = None, g
             )
         )
     return flags
+
+
+def convert_arguments(function: str, options: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts the keyword arguments of a Python function to the types of the flags in a dataclass.
+
+    Raises:
+        UserError: If an argument is unknown or has a wrong type.
+    """
+    known = {flag.field: flag for flag in list_flags(options)}
+    for name in values:
+        if name not in known:
+            hint = suggest(name, known) or "."
+            raise UserError(f"{function} has no argument {name}{hint} Valid arguments: {', '.join(sorted(known))}")
+    return {name: known[name].convert(value) for name, value in values.items()}
 
 
 def describe(flags: Sequence[Flag]) -> str:

@@ -169,7 +169,27 @@ def test_wrong_options_are_rejected_in_one_line_and_leave_no_files(changes, name
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize(("value", "expected"), [("a", ["a"]), (("a", "b"), ["a", "b"]), (None, [])])
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"num_steps": 3}, ("num_steps", "num_train_steps", "new_words")),
+        ({"num_train_steps": "3"}, ("--num_train_steps", "'3'", "number")),
+        ({"num_train_steps": 2.5}, ("--num_train_steps", 2.5, "whole")),
+        ({"new_words": True}, ("--new_words", True, "whole")),
+        ({"learning_rate": "1e-3"}, ("--learning_rate", "'1e-3'", "number")),
+        ({"objective": None}, ("--objective", None, "auto", "pairs", "mlm")),
+        ({"do_lower_case": 1}, ("--do_lower_case", 1, "true", "false")),
+        ({"general_file": [5]}, ("--general_file", 5, "text")),
+    ],
+)
+def test_arguments_of_wrong_type_are_rejected(changes, names, tmp_path):
+    assert_rejected(names, official_bert.adapt, "model", "text.txt", tmp_path / "model", **changes)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("a", ["a"]), (pathlib.Path("a"), ["a"]), (("a", "b"), ["a", "b"]), (None, [])]
+)
 def test_files_may_be_one_name_several_or_none(value, expected, monkeypatch):
     calls = []
     monkeypatch.setattr(adapting, "run", lambda options: calls.append(options) or 130)
