@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
+from official_bert.checkpoints.checkpoint import TASK_HEADS, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
@@ -74,6 +74,11 @@ def _run_with_strategy(
     trained_from = run_file.read_run_file(os.path.join(init, OPTIONS_FILE)).get("init") if task_spec else None
     if options.init not in (None, init, trained_from):
         print(f"note: --init={options.init} is not used, because {init} contains a fine-tuned model")
+    if initial_model.task_spec is None and (unused := {*TASK_HEADS} & {*initial_model.parts}):
+        print(
+            f"note: the checkpoint's {', '.join(sorted(unused))} is not used; to keep it, pass a model that "
+            "official-bert convert wrote"
+        )
     for note in (*initial_model.notes, *list_origin_notes(initial_model, has_head), *task.notes()):
         print(f"note: {note}")
     data = RunData(
@@ -92,7 +97,8 @@ def _run_with_strategy(
         folder = next((each for each in (options.output_dir, init) if finetuned.read_task_spec(each)), None)
         if folder is None:
             raise UserError(
-                f"neither {options.output_dir} nor --init contains a fine-tuned model; pass --do_train to train one"
+                f"neither {options.output_dir} nor --init contains a fine-tuned model; pass --do_train to train one, "
+                "or convert one of another format with official-bert convert"
             )
         scores = evaluate_and_predict(options, data, folder, strategy, predictions)
     for line in data.bad_rows.summary():

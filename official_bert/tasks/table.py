@@ -166,7 +166,7 @@ def _count_labels(options: TableOptions, column: LabelColumn, path: str, recorde
         raise UserError(f"{path} has no labels in {options.label_column!r}: see --label_column{reason}")
     if len(labels) < column.min_classes:
         raise UserError(
-            f"{path} has only the label {next(iter(labels))!r}; expected at least {column.min_classes} labels"
+            f"{path} has only the label {next(iter(labels))!r}; expected at least {column.min_classes} labels{reason}"
         )
     if sizes:
         column.check_separator(path, lines, sizes)
@@ -195,8 +195,8 @@ class TableTask(TextTask):
         if self._column.has_classes and labels is None:
             if options.train_file is None:
                 raise UserError(
-                    "--train_file is missing; --task=table reads the classes from it, unless --init or --teacher is a "
-                    "fine-tuned model"
+                    "--train_file is missing; --task=table reads the classes from it, unless --init or --teacher is "
+                    "the folder of a fine-tuned model. For a model of another format, run official-bert convert first"
                 )
             self._training_rows = _RecordedRows(options, options.train_file)
             counts = _count_labels(options, self._column, options.train_file, self._training_rows)
@@ -205,9 +205,7 @@ class TableTask(TextTask):
             if once := [repr(name) for name, count in counts.items() if count == 1]:
                 is_value = len(once) > 10 and all(map(is_number, counts))
                 hint = ". If the labels are quantities, pass --label_kind=regression" if is_value else ""
-                self._class_notes.append(
-                    f"{len(once)} of the classes occur once each: {tables.format_names(once)}{hint}"
-                )
+                self._class_notes.append(f"classes with a single row ({len(once)}): {tables.format_names(once)}{hint}")
             labels = tuple(options.label_names) or values
             # The same names in another order are probably a wrong assumption about the order of the labels.
             is_permuted = labels != values and sorted(labels) == sorted(values)

@@ -13,6 +13,7 @@ from official_bert.tasks.options import TAGGING, TableOptions, TaggingOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
+from official_bert.utils.counting import pluralize
 
 # File names by split, including the names in CoNLL-2003 and Universal Dependencies.
 _PATTERNS = {
@@ -96,8 +97,8 @@ class TaggingTask(Task):
         )
         if unknown:
             print(
-                f"note: {unknown.total():,} words of the {split} split have tags that the model was not trained on "
-                f"({tables.format_names(sorted(unknown))}); they count as wrong"
+                f"note: the {split} split has {pluralize(unknown.total(), 'word')} with tags that the model was not "
+                f"trained on ({tables.format_names(sorted(unknown))}), which count as wrong"
             )
         return sentences
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints.checkpoint import LoadOverrides
-from official_bert.checkpoints.formats import finetuned
+from official_bert.checkpoints.formats import finetuned, hugging_face
 from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.finetuning.initial_model import build_initial_encoder, read_initial_model
@@ -218,6 +218,15 @@ def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(co
     runner.run(change(later, min_confidence=0.6, init=copied.output_dir, output_dir=other))
     assert f"pass --output_dir={copied.output_dir}" in capsys.readouterr().out
     assert finetuned.read_task_spec(copied.output_dir) == task_spec
+
+
+def test_a_head_of_another_format_is_reported_and_must_be_converted(copied, tmp_path, capsys):
+    (tmp_path / "hf").mkdir()
+    hugging_face.write(open_model(copied.output_dir), str(tmp_path / "hf"))
+    options = change(copied, do_train=False, init=str(tmp_path / "hf"), output_dir=str(tmp_path / "new"))
+    assert_rejected(("--init", "convert"), runner.run, options)
+    assert_mentions(capsys.readouterr().out, "sequence classifier", "convert")
+    assert_rejected(("--train_file", "convert"), runner.run, change(options, train_file=None))
 
 
 def mark_one_row_with_both_labels(options):

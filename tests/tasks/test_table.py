@@ -119,6 +119,7 @@ _RECORDS = "orient='records', lines=True"
     ("a.csv", "words,label\na,x\nb,y\n", {}, ["line 1", "'text'", "'words', 'label'"]),
     ("a.csv", "text,text,label\na,b,x\n", {}, ["line 1", "'text'", "once"]), ("a.csv", "", {}, ["empty", "header"]),
     ("a.csv", "text,label\na,b,c\nd\n", {}, ["rows", "2 bad", "line 2", "3 columns", "text, label"]),
+    ("a.csv", "text,label\na,x\nb,nan\n", {}, ["'x'", 2, "1 bad", "line 3", "'nan'"]),
     ("a.csv", "text,label\na,nan\n", {}, ["'label'", "1 bad", "line 2", "'nan'"]),
     ("a.csv", "3,War,Peace\n1,a,b\n", {}, ["'label'", "'3', 'War', 'Peace'", "header", "--columns"]),
     *[("a.csv", f"text,label\na,1.5\nb,{label}\n", REGRESSION, ["line 3", f"'{label}'", 1e18])
@@ -316,11 +317,11 @@ def test_a_header_that_repeats_columns_is_not_a_row(header, tmp_path, capsys):
 def test_suspicious_classes_are_listed(tmp_path):
     path = write_text(tmp_path / "train.csv", "text,label\n" + "".join(f"t,{e}\n" for e in ("Hot dog", "hotdog", "x")))
     note = "classes differ only by case, blanks or Unicode normalization: 'Hot dog', 'hotdog'"
-    once = "3 of the classes occur once each: 'Hot dog', 'hotdog', 'x'"
+    once = "classes with a single row (3): 'Hot dog', 'hotdog', 'x'"
     assert make_task(path).notes() == ["3 classes: Hot dog, hotdog, x", note, once]
     assert make_task(path, labels=["hotdog", "x"]).notes() == ["2 classes: hotdog, x"]
     path = write_text(tmp_path / "train.csv", "text,label\na,x\na,x\na,y\n")
-    assert make_task(path).notes()[1:] == ["1 of the classes occur once each: 'y'"]
+    assert make_task(path).notes()[1:] == ["classes with a single row (1): 'y'"]
     path = write_text(tmp_path / "train.csv", "text,label\n" + "".join(f"t,{e}\n" * 2 for e in ("é", "e\u0301", "N/A")))
     spelled, missing = make_task(path).notes()[1:]
     assert spelled.endswith(r": 'e\u0301', 'é'")
