@@ -111,7 +111,7 @@ def test_a_text_encoder_can_be_trained_saved_and_trained_again(folder, tmp_path)
 
 @pytest.mark.parametrize(("settings", "x", "y", "names"), [
     ({"objective": "cosine"}, PAIRS, None, ["labels", "x", "y"]),
-    ({"objective": "cosine"}, PAIRS, [2.0] * 8, ["y[0]", 2.0, 0, 1, "score_range"]),
+    ({"objective": "cosine"}, PAIRS, [2.0] * 8, ["y[0]", 2.0, "0 to 1", "score_range"]),
     ({}, PAIRS, [1.0] * 8, ["y", "objective='cosine'"]),
     ({}, ["the cat"], None, ["x[0]", "'the cat'", "pairs"]),
     ({}, (["a"], ["b", "c"]), None, ["x", "1, 2"]),

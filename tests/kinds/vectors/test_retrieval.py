@@ -88,7 +88,7 @@ def test_score_ranges_are_inclusive_and_other_settings_are_checked():
     spec = VectorSpec(score_range=(1.0, 5.0), dimensions=(1, 8))
     assert [spec.scale_score(score, "score") for score in (1, 2.0, "5")] == [0.0, 0.25, 1.0]
     for score in (0.99, 5.01, None):
-        assert_rejected((score, 1, 5, "score_range"), spec.scale_score, score, "score")
+        assert_rejected((score, "1 to 5", "score_range"), spec.scale_score, score, "score")
     spec.check(8)
     sizes = [("dimensions", (size,), size, 1, 8) for size in (0, 9)]
     for name, value, *names in (*sizes, ("score_range", (1.0, 1.0), "1, 1"), ("scale", float("inf"), "inf")):
