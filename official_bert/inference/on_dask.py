@@ -185,7 +185,11 @@ def _check_same_run(path: str, run: dict[str, Any]) -> None:
     """
     before = read_run_file(path) or run
     changes = find_changes(before, {**dict.fromkeys(before), **run})
-    descriptions = {name: f"{name} differs" for name in changes}
+    descriptions = {name: f"{name} was {old!r} and is {new!r}" for name, (old, new) in changes.items()}
+    if "inputs" in changes:
+        old, new = (value or [] for value in changes["inputs"])
+        changed = {source["file"] for source in [*old, *new] if source not in old or source not in new}
+        descriptions["inputs"] = f"inputs differs in {', '.join(sorted(changed))}"
     refuse_changes(
         path, changes, "Remove it and its shards to start over, or pass another --output_file.", descriptions
     )

@@ -60,10 +60,12 @@ def test_shards_of_another_run_are_rejected_and_kept(export_dir: str, texts: pat
     options = make_options(export_dir, texts)
     on_dask.predict(options, 2, ADDRESS)
     before = join_shards(texts, 2)
-    assert_rejected((texts / "out.jsonl.run.json", "num_shards"), on_dask.predict, options, 3, ADDRESS)
+    assert_rejected((texts / "out.jsonl.run.json", "num_shards", 2, 3), on_dask.predict, options, 3, ADDRESS)
     with open(texts / "part1.jsonl", "a") as file:
         file.write('{"text": "more"}\n')
-    assert_rejected((texts / "out.jsonl.run.json", "inputs"), on_dask.predict, options, 2, ADDRESS)
+    assert_rejected(
+        (texts / "out.jsonl.run.json", "inputs", texts / "part1.jsonl"), on_dask.predict, options, 2, ADDRESS
+    )
     (texts / "out.jsonl.run.json").unlink()
     names = (texts / "out-00000-of-00002.jsonl", texts / "out.jsonl.run.json")
     assert_rejected(names, on_dask.predict, options, 2, ADDRESS)
