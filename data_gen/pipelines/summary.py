@@ -61,7 +61,8 @@ def describe(statistics: Mapping[str, int], dupe_factor: int) -> str:
     if truncated > _MAX_TRUNCATED_SHARE:
         warning += (
             f"\nwarning: {100 * truncated:.2f} % of the text is in no record, because lines are longer than "
-            "--max_seq_length; write one sentence per line, or pass --input_format=paragraphs"
+            f"--max_seq_length={statistics['positions'] // instances}; write one sentence per line, pass "
+            "--input_format=paragraphs, or pass a larger --max_seq_length"
         )
     return (
         f"{formats.describe_counts(statistics, 'text_')}"
