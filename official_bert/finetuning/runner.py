@@ -141,6 +141,8 @@ def make_run_task(options: FinetuningOptions) -> Task:
             )
     learns_from_teacher_alone = bool(options.teacher) and options.teacher_weight == 1.0
     task = make_task(options.task, task_options, labels, needs_labels=not learns_from_teacher_alone)
+    if options.do_train and options.early_stopping:
+        task.require_evaluation_data("--early_stopping")
     if name := options.metric_for_best_model:
         task.require_evaluation_data("--metric_for_best_model")
         if name not in task.score_names:

@@ -22,11 +22,13 @@ def get_path(options: RowsOptions, split: str) -> str:
     """Returns the path of a split's file, from the options.
 
     Raises:
-        UserError: If the options have no file for the split.
+        UserError: If the options have no file for the split, or a folder that would not be used.
     """
     path = {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.predict_file}[split]
     if path is None:
         raise UserError(f"the file of the {split} split is missing; see --train_file, --eval_file and --predict_file")
+    if options.data_dir is not None:
+        raise UserError(f"--data_dir is {options.data_dir}, but {path} is not searched in a folder; remove --data_dir")
     return path
 
 
@@ -93,6 +95,8 @@ def read_examples(
         columns = [[name] if name in values else name.split(",") for name in texts]
         wanted = [*itertools.chain(*columns), *([label] if label else [])]
         check_columns(options, path, wanted, list(values), bad_rows)
+        if label is not None and label in itertools.chain(*columns):
+            raise UserError(f"{path}: {label!r} is the label, but --text_column or --text_pair_column contains it, too")
         with bad_rows.handle_error(path, line):
             joined = [_join_texts(values, each) for each in columns]
             # Answers are written with the user's id, if there is one. Errors about training rows need the line.

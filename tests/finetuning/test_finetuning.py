@@ -242,6 +242,7 @@ def mark_one_row_with_both_labels(options):
     ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, ("--data_dir", "nowhere")),
     ({"metric_for_best_model": "f1"}, ("--metric_for_best_model", "f1", "accuracy, f1_macro")),
     ({"metric_for_best_model": "accuracy", "eval_file": None}, ("--metric_for_best_model", "--eval_file")),
+    ({"early_stopping": 1, "eval_file": None, "do_eval": False}, ("--early_stopping", "--eval_file")),
     ({"freeze": ["nothing"]}, ("'nothing'", "pooler")),
     ({"min_confidence": 0.5, "label_kind": "multi_label"}, ("--min_confidence", "--thresholds")),
     ({"eval_file": None}, ("--do_eval", "table", "--eval_file")),

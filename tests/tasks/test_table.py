@@ -118,6 +118,8 @@ _RECORDS = "orient='records', lines=True"
     ("a.csv", "text,label\na,NaN\nb,x\nc,y\n", {}, ["line 2", "'NaN'"]),
     ("a.csv", "words,label\na,x\nb,y\n", {}, ["line 1", "'text'", "'words', 'label'"]),
     ("a.csv", "text,text,label\na,b,x\n", {}, ["line 1", "'text'", "once"]), ("a.csv", "", {}, ["empty", "header"]),
+    ("a.csv", AB, {"data_dir": "folder"}, ["--data_dir", "folder"]),
+    ("a.csv", AB, {"text_column": "text,label"}, ["'label'", "--text_column"]),
     ("a.csv", "text,label\na,b,c\nd\n", {}, ["rows", "2 bad", "line 2", "3 columns", "text, label"]),
     ("a.csv", "text,label\na,x\nb,nan\n", {}, ["'x'", 2, "1 bad", "line 3", "'nan'"]),
     ("a.csv", "text,label\na,nan\n", {}, ["'label'", "1 bad", "line 2", "'nan'"]),
