@@ -127,26 +127,26 @@ def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
         UserError: If a row lacks an input, the export is missing or damaged, the output file cannot be written or is
             also an input, or the .part file belongs to another run.
     """
-    options = dataclasses.replace(options, output_file=shard.path(options.output_file))
-    with lock_file(options.output_file, "output_file"):
-        return _predict(options, shard)
+    output_file = shard.path(options.output_file)
+    with lock_file(output_file, "output_file"):
+        return _predict(options, shard, output_file)
 
 
-def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
+def _predict(options: BatchPredictionOptions, shard: Shard, output_file: str) -> str:
     folder = exports.find_newest_version(options.export_dir)
-    part = f"{files.work_path(options.output_file)}.part"
+    part = f"{files.work_path(output_file)}.part"
     run = f"{part}.json"
     inputs = [*tables.list_files(options.input_file), *exports.list_model_files(folder)]
-    for path in (options.output_file, part, run):
+    for path in (output_file, part, run):
         if files.is_folder(path):
             raise UserError(f"--output_file would write {path}, which is a folder. Pass the name of a file.")
         files.refuse_overwriting(path, "output_file", inputs)
-    files.note_replacement(options.output_file)
+    files.note_replacement(output_file)
     files.check_writable(part)
     prediction = Prediction.open(files.local_copy(folder), options.batch_size)
     # Read every row before the first answer, so that a bad row is reported early.
     total, digests = _count_and_digest(prediction.read(options.input_file, silent=False))
-    first, end = shard.row_range(total, prediction.rows_per_group)
+    first, end = shard.select_rows(options.output_file, total, prediction.rows_per_group)
     row_digests = digests[first // _ROWS_A_DIGEST : end // _ROWS_A_DIGEST]
     identity = {"model": files.make_absolute(folder), "model_sha256": prediction.sha256, "row_digests": row_digests}
     done = _keep_answers(part, run, identity) if files.exists(part) else 0
@@ -166,11 +166,11 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
             constant.add(answer)
         progress.update(answered)
     _append(part, [])  # Creates the file if the input has no rows.
-    files.move(part, options.output_file)
+    files.move(part, output_file)
     files.remove(run)
     if warning := constant.warning():
-        print(f"warning: {options.output_file}: {warning}", flush=True)
-    summary = f"Wrote {pluralize(end - first, 'answer')} to {options.output_file}"
+        print(f"warning: {output_file}: {warning}", flush=True)
+    summary = f"Wrote {pluralize(end - first, 'answer')} to {output_file}"
     if done:
         summary += f", {done:,} of them from an earlier run"
     if truncated:

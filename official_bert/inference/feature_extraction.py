@@ -33,20 +33,20 @@ def write_vectors(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
     Raises:
         UserError: If the input file or the checkpoint is missing, or a row has no text or cannot be read.
     """
-    options = dataclasses.replace(complete_options(options), output_file=shard.path(options.output_file))
+    options, output_file = complete_options(options), shard.path(options.output_file)
     read = tables.list_files(options.input_file)
     for path in read:
         if not files.exists(path):
-            raise UserError(f"The file {path} does not exist.")
+            raise UserError(f"The file {path} does not exist. Patterns that match several files need --dask.")
     inputs = [*read, options.init, *([options.vocab_file] if options.vocab_file else [])]
-    for path in vector_files.list_output_files(options.output_file, options.output_format, options.pooling):
+    for path in vector_files.list_output_files(output_file, options.output_format, options.pooling):
         files.refuse_overwriting(path, "output_file", inputs)
-    files.note_replacement(options.output_file)
-    with lock_file(options.output_file, "output_file"):
-        return _write_vectors(options, shard)
+    files.note_replacement(output_file)
+    with lock_file(output_file, "output_file"):
+        return _write_vectors(options, shard, output_file)
 
 
-def _write_vectors(options: FeatureOptions, shard: Shard) -> str:
+def _write_vectors(options: FeatureOptions, shard: Shard, output_file: str) -> str:
     extractor = load_extractor(options)
     trained = read_task_spec(options.init)
     texts: Iterable[str | list[str]] = read_texts(
@@ -55,7 +55,7 @@ def _write_vectors(options: FeatureOptions, shard: Shard) -> str:
     first = 0
     if shard != ALL_ROWS:
         total = sum(1 for _ in read_texts(options.input_file, trained, True, options.is_split_into_words))
-        first, end = shard.row_range(total, extractor.texts_at_a_time)
+        first, end = shard.select_rows(options.output_file, total, extractor.texts_at_a_time)
         texts = itertools.islice(texts, first, end)
     kilobytes = sum(map(files.size, tables.list_files(options.input_file))) / 1e3 / shard.count
     progress = Progress("extracting", kilobytes, "kB")
@@ -69,9 +69,9 @@ def _write_vectors(options: FeatureOptions, shard: Shard) -> str:
             truncated += vectors.is_truncated
             progress.advance((len(vectors.text.encode()) + 1) / 1e3)
 
-    vector_files.write(options.output_file, options.output_format, extractor, extract_and_report(), first)
+    vector_files.write(output_file, options.output_format, extractor, extract_and_report(), first)
     return (
-        f"Wrote the vectors of {pluralize(count, 'text')} to {options.output_file}; truncated to "
+        f"Wrote the vectors of {pluralize(count, 'text')} to {output_file}; truncated to "
         f"{extractor.max_seq_length} tokens: {truncated:,}"
     )
 

@@ -5,6 +5,7 @@ import os
 import re
 
 from official_bert.errors import UserError
+from official_bert.runs import run_file
 
 MAX_SHARDS = 99_999  # The numbers in file names have five digits.
 
@@ -59,6 +60,32 @@ class Shard:
         num_groups = -(-num_rows // rows_per_group)
         bounds = [(index * num_groups // self.count) * rows_per_group for index in (self.index, self.index + 1)]
         return min(bounds[0], num_rows), min(bounds[1], num_rows)
+
+    def select_rows(self, output_file: str, num_rows: int, rows_per_group: int) -> tuple[int, int]:
+        """Returns the shard's `row_range`, after checking that all shards divide the same number of rows.
+
+        The first job writes the numbers to <output_file>.shards.json, and later jobs compare theirs with it. Otherwise,
+        a row that is added or removed between two jobs would be missing in the results, or occur twice.
+
+        Args:
+            output_file: The --output_file of all shards.
+            num_rows: Number of rows of the input.
+            rows_per_group: Number of rows in a group.
+
+        Raises:
+            UserError: If an earlier job had other numbers.
+        """
+        if self.count > 1:
+            path = f"{output_file}.shards.json"
+            numbers = {"rows": num_rows, "shards": self.count, "rows per group": rows_per_group}
+            before = run_file.read_run_file(path)
+            if not before:
+                run_file.write_run_file(path, numbers)
+            changes = run_file.find_changes(before or numbers, numbers)
+            descriptions = {name: f"{name} was {old} and is {new}" for name, (old, new) in changes.items()}
+            remedy = "Pass the same input and flags, or another --output_file, or remove this file and all shards."
+            run_file.refuse_changes(path, changes, remedy, descriptions)
+        return self.row_range(num_rows, rows_per_group)
 
 
 ALL_ROWS = Shard(0, 1)

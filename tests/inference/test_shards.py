@@ -50,6 +50,16 @@ def test_shards_contain_the_answers_of_a_run_without_shards(count: int, export_d
     assert not list(texts.glob("*.part*"))
 
 
+def test_shards_of_inputs_with_other_numbers_of_rows_are_not_mixed(export_dir: str, texts: pathlib.Path):
+    predict(export_dir, texts, Shard(0, 2))
+    numbers = texts / "out.jsonl.shards.json"
+    assert_rejected((numbers, 2, 3), predict, export_dir, texts, Shard(1, 3))
+    write_texts(texts, TEXTS[1:])
+    assert_rejected((numbers, len(TEXTS), len(TEXTS) - 1), predict, export_dir, texts, Shard(1, 2))
+    numbers.unlink()
+    predict(export_dir, texts, Shard(1, 2))
+
+
 def test_interrupted_shard_is_resumed(export_dir: str, texts: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     answer_rows, groups = batch_prediction.answer_rows, []
 
