@@ -180,8 +180,8 @@ def build(case: Model, folder: pathlib.Path) -> Any:
     if case.x is not None:
         if case.frozen:
             model.freeze(*case.frozen)
-        optimizer = {"optimizer": keras.optimizers.Adam(2e-3), "jit_compile": False} if case.adam else case.compiled
-        model.compile(**optimizer, adam_bias_correction=False)
+        adam = {"optimizer": keras.optimizers.Adam(2e-3), "jit_compile": False}
+        model.compile(**(adam if case.adam else {**case.compiled, "adam_bias_correction": False}))
     return model
 
 
