@@ -26,9 +26,8 @@ from official_bert.inference import exports, feature_extraction, vector_files
 from official_bert.inference.batch_prediction import Locate, Prediction
 from official_bert.inference.feature_extractor import FeatureExtractor
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
-from official_bert.inference.shards import Shard
+from official_bert.inference.shards import Shard, check_same_run
 from official_bert.runs.locks import lock_file
-from official_bert.runs.run_file import find_changes, read_run_file, refuse_changes, write_run_file
 from official_bert.utils import dask_cluster, files, row_files
 from official_bert.utils.counting import pluralize
 
@@ -155,7 +154,7 @@ def _run_on_cluster(
             with dask_cluster.Cluster(address) as cluster:
                 counting = [(computation, path) for path in inputs]
                 sources = cluster.run_tasks("counting", _count_rows, counting, "files")
-                _check_same_run(run_file, {
+                check_same_run(run_file, {
                     **computation.identity, "inputs": sources, "rows_per_group": computation.rows_per_group,
                     "num_shards": num_shards,
                 })  # fmt: skip
@@ -175,25 +174,6 @@ def _run_on_cluster(
 
 def _is_complete(computation: Computation, path: str) -> bool:
     return all(map(files.exists, computation.output_files(path)))
-
-
-def _check_same_run(path: str, run: dict[str, Any]) -> None:
-    """Writes the file that describes the run. If it exists, checks that it describes the same run.
-
-    Raises:
-        UserError: If the existing file describes another run.
-    """
-    before = read_run_file(path) or run
-    changes = find_changes(before, {**dict.fromkeys(before), **run})
-    descriptions = {name: f"{name} was {old!r} and is {new!r}" for name, (old, new) in changes.items()}
-    if "inputs" in changes:
-        old, new = (value or [] for value in changes["inputs"])
-        changed = {source["file"] for source in [*old, *new] if source not in old or source not in new}
-        descriptions["inputs"] = f"inputs differs in {', '.join(sorted(changed))}"
-    refuse_changes(
-        path, changes, "Remove it and its shards to start over, or pass another --output_file.", descriptions
-    )
-    write_run_file(path, run)
 
 
 def _count_rows(computation: Computation, path: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.runs import run_file
@@ -76,16 +77,28 @@ class Shard:
             UserError: If an earlier job had other numbers.
         """
         if self.count > 1:
-            path = f"{output_file}.shards.json"
-            numbers = {"rows": num_rows, "shards": self.count, "rows per group": rows_per_group}
-            before = run_file.read_run_file(path)
-            if not before:
-                run_file.write_run_file(path, numbers)
-            changes = run_file.find_changes(before or numbers, numbers)
-            descriptions = {name: f"{name} was {old} and is {new}" for name, (old, new) in changes.items()}
-            remedy = "Pass the same input and flags, or another --output_file, or remove this file and all shards."
-            run_file.refuse_changes(path, changes, remedy, descriptions)
+            numbers = {"rows": num_rows, "num_shards": self.count, "rows_per_group": rows_per_group}
+            check_same_run(f"{output_file}.shards.json", numbers)
         return self.row_range(num_rows, rows_per_group)
 
 
 ALL_ROWS = Shard(0, 1)
+
+
+def check_same_run(path: str, run: dict[str, Any]) -> None:
+    """Writes the file that describes the run. If it exists, checks that it describes the same run.
+
+    Raises:
+        UserError: If the existing file describes another run.
+    """
+    before = run_file.read_run_file(path) or run
+    changes = run_file.find_changes(before, {**dict.fromkeys(before), **run})
+    descriptions = {name: f"{name} was {old!r} and is {new!r}" for name, (old, new) in changes.items()}
+    if "inputs" in changes:
+        old, new = (value or [] for value in changes["inputs"])
+        changed = {source["file"] for source in [*old, *new] if source not in old or source not in new}
+        descriptions["inputs"] = f"inputs differs in {', '.join(sorted(changed))}"
+    run_file.refuse_changes(
+        path, changes, "Remove it and its shards to start over, or pass another --output_file.", descriptions
+    )
+    run_file.write_run_file(path, run)
