@@ -7,8 +7,7 @@ from typing import Any
 
 import keras
 
-from official_bert.errors import UserError
-from official_bert.utils.counting import suggest
+from official_bert.utils.counting import refuse_unknown
 
 _KERAS_ARGUMENTS = ("name", "trainable", "dtype")
 # Names in other libraries.
@@ -49,10 +48,7 @@ def list_arguments(model_class: type) -> list[str]:
 
 def check_no_unknown(model_class: type, unknown: Collection[str]) -> None:
     """Raises a UserError with the valid arguments of a model class if `unknown` contains the name of an argument."""
-    valid = sorted({*list_arguments(model_class), *_KERAS_ARGUMENTS})
-    for name in unknown:
-        hint = suggest(_OTHER_NAMES.get(name, name), valid) or "."
-        raise UserError(f"{model_class.__name__} has no argument {name}{hint} Valid arguments: {', '.join(valid)}")
+    refuse_unknown(model_class.__name__, unknown, {*list_arguments(model_class), *_KERAS_ARGUMENTS}, _OTHER_NAMES)
 
 
 def make_read_only(model_class: type) -> None:

@@ -1,7 +1,9 @@
 """Formats numbers, lists and suggestions for messages."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from official_bert.errors import UserError
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -24,3 +26,18 @@ def suggest(name: str, known: Iterable[str], dashes: str = "") -> str:
     """Returns "; did you mean NAME?" with the known name that is most similar to `name`, or "" if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {dashes}{close[0]}?" if close else ""
+
+
+def refuse_unknown(owner: str, names: Iterable[str], valid: Collection[str], synonyms: Mapping[str, str]) -> None:
+    """Raises a UserError if a Python function or class has no argument of one of these names.
+
+    Args:
+        owner: Name of the function or class.
+        names: The names of the arguments that were passed.
+        valid: The valid names.
+        synonyms: Valid names by the names that other libraries use, for suggestions.
+    """
+    for name in names:
+        if name not in valid:
+            hint = suggest(synonyms.get(name, name), sorted(valid)) or "."
+            raise UserError(f"{owner} has no argument {name}{hint} Valid arguments: {', '.join(sorted(valid))}")

@@ -23,7 +23,7 @@ from typing import Any
 from absl import flags
 
 from official_bert.errors import UserError
-from official_bert.utils.counting import suggest
+from official_bert.utils.counting import refuse_unknown
 
 # The headings of --help, in the order in which a command's fields use them.
 DATA, MODEL, TRAINING, EVALUATION, HARDWARE = ("data", "model", "training", "evaluation", "hardware")
@@ -255,10 +255,7 @@ def convert_arguments(function: str, options: type, values: Mapping[str, Any]) -
         UserError: If an argument is unknown or has a wrong type.
     """
     known = {flag.field: flag for flag in list_flags(options)}
-    for name in values:
-        if name not in known:
-            hint = suggest(name, known) or "."
-            raise UserError(f"{function} has no argument {name}{hint} Valid arguments: {', '.join(sorted(known))}")
+    refuse_unknown(function, values, known, {})
     return {name: known[name].convert(value) for name, value in values.items()}
 
 
