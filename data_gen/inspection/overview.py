@@ -1,6 +1,8 @@
 """Prints the first records of TFRecord files, and statistics of all records."""
 
 import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 from data_gen.inspection import batches, report
 from data_gen.inspection.samples import Sample, read_sample
@@ -26,6 +28,7 @@ def inspect(options: InspectionOptions) -> None:
     paths = files.expand(options.input_file, "input_file")
     vocab = exact.load_vocab(options.vocab_file)
     exact.check_special_tokens(vocab, options.vocab_file)
+    vocab_hash = manifest.hash_vocabulary(files.read_text(options.vocab_file))
     if options.report:
         files.refuse_overwriting(options.report, "report", [*paths, options.vocab_file])
         files.check_writable(options.report)
@@ -35,7 +38,13 @@ def inspect(options: InspectionOptions) -> None:
     samples: list[Sample] = []
     for path in paths:
         number = 0
-        objective = _read_objective(path, options.vocab_file)
+        source = _find_source(path)
+        if source and source["vocabulary"] != vocab_hash:
+            raise UserError(
+                f"--vocab_file={options.vocab_file} is not the vocabulary that {path} was made with (the hash in its "
+                "manifest differs); pass that vocabulary"
+            )
+        objective = get_objective(source["flags"] if source else {})
         for batch in batches.read_batches(path, schema, progress):
             for row in range(min(len(batch["input_ids"]), options.num_records - len(samples))):
                 name = f"{path}, record {number + row} (from 0)"
@@ -57,20 +66,13 @@ def inspect(options: InspectionOptions) -> None:
         print(f"\nSaved {options.report}")
 
 
-def _read_objective(path: str, vocab_file: str) -> str:
+def _find_source(path: str) -> Mapping[str, Any] | None:
+    """Returns what the manifest of a file says that its records were made from. None without a matching manifest."""
     try:
         described = manifest.find_shards([path])
     except UserError:  # The file does not match the manifest. It is shown without it.
-        described = {}
-    if path not in described:
-        return get_objective({})
-    source = described[path][0].source
-    if source["vocabulary"] != manifest.hash_vocabulary(files.read_text(vocab_file)):
-        raise UserError(
-            f"--vocab_file={vocab_file} is not the vocabulary that {path} was made with (the hash in its manifest "
-            "differs); pass that vocabulary"
-        )
-    return get_objective(source["flags"])
+        return None
+    return described[path][0].source if path in described else None
 
 
 def _format_sample(sample: Sample) -> str:
