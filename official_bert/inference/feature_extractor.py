@@ -15,7 +15,7 @@ import tensorflow as tf
 from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.errors import UserError
 from official_bert.inference.keras_model import compute_outputs
-from official_bert.inference.options import ALIGNMENTS, NONE, PIECES, WORDS
+from official_bert.inference.options import ALIGNMENTS, EXTRACTOR_POOLINGS, NONE, PIECES, WORDS
 from official_bert.kinds.features import Features, concatenate_rows
 from official_bert.kinds.input_adapters import format_value
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
@@ -31,7 +31,6 @@ _BYTES_AT_A_TIME = 1 << 28
 _BATCHES_AT_A_TIME = 64
 _MIN_NORM = 1e-12  # Prevents division by zero.
 _DEFAULT_MAX_SEQ_LENGTH = 128
-_POOLINGS = (NONE, CLS_POOLING, MEAN, MAX)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +94,7 @@ class FeatureExtractor:
         batch_size: int = 32,
         is_split_into_words: bool = False,
     ) -> None:
-        for name, value, choices in (("pooling", pooling, _POOLINGS), ("align", align, ALIGNMENTS)):
+        for name, value, choices in (("pooling", pooling, EXTRACTOR_POOLINGS), ("align", align, ALIGNMENTS)):
             if value not in choices:
                 raise UserError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
         config = loaded.config
@@ -146,13 +145,13 @@ class FeatureExtractor:
             yield from map(self._make_vectors, examples, vectors)
 
     def _tokenize_example(self, text: str | Sequence[str]) -> _Example:
-        is_single, is_list_of_words = isinstance(text, str), self._is_split_into_words
-        parts = list(text) if np.iterable(text) and not is_single else [text]
-        has_valid_length = not is_single if is_list_of_words else len(parts) in (1, 2)
-        if not has_valid_length or not all(isinstance(part, str) for part in parts):
-            expected = "a list of words (is_split_into_words)" if is_list_of_words else "a text or a list of 1 or 2"
+        parts = [text] if isinstance(text, str) or not np.iterable(text) else list(text)
+        is_valid, expected = len(parts) in (1, 2), "a text or a list of 1 or 2"
+        if self._is_split_into_words:
+            is_valid, expected = not isinstance(text, str), "a list of words (is_split_into_words)"
+        if not is_valid or not all(isinstance(part, str) for part in parts):
             raise UserError(f"texts contains {format_value(text)}; expected {expected}")
-        if is_list_of_words:
+        if self._is_split_into_words:
             text, a, b = " ".join(text), self._tokenize_words(text), None
         else:
             # Splits at the last separator, and ignores a second text without tokens, like the original.

@@ -13,7 +13,8 @@ from official_bert.utils.flags import ValidatedOptions, option
 AUTO, NPY, PARQUET, JSONL, ORIGINAL = FEATURE_FORMATS = ("auto", "npy", "parquet", "jsonl", "original")
 NONE = "none"
 TRAINED = "trained"
-POOLINGS = (NONE, CLS_POOLING, MEAN, MAX, TRAINED)
+EXTRACTOR_POOLINGS = (NONE, CLS_POOLING, MEAN, MAX)
+POOLINGS = (*EXTRACTOR_POOLINGS, TRAINED)
 PIECES, WORDS = ALIGNMENTS = ("pieces", "words")
 
 
