@@ -61,7 +61,7 @@ def describe(statistics: Mapping[str, int], dupe_factor: int) -> str:
     if truncated > _MAX_TRUNCATED_SHARE:
         warning += (
             f"\nwarning: {100 * truncated:.2f} % of the text is in no record, because lines are longer than "
-            f"--max_seq_length={statistics['positions'] // instances}; write one sentence per line, pass "
+            f"--max_seq_length={statistics['positions'] // max(1, instances)}; write one sentence per line, pass "
             "--input_format=paragraphs, or pass a larger --max_seq_length"
         )
     return (

@@ -184,7 +184,8 @@ class FinetuningOptions(ValidatedOptions, AdamOptions, DeviceOptions):
                 f"--class_weights is {','.join(self.class_weights)}, and --balanced_sampling is set. Together they "
                 "would correct the imbalance of the classes twice; remove one of them."
             )
-        if self.teacher is None and (self.temperature, self.teacher_weight) != (1.0, 1.0):
+        defaults = FinetuningOptions.temperature, FinetuningOptions.teacher_weight
+        if self.teacher is None and (self.temperature, self.teacher_weight) != defaults:
             raise UserError(
                 f"--temperature is {self.temperature:g} and --teacher_weight is {self.teacher_weight:g}, but --teacher "
                 "is missing; pass it, or remove them. To calibrate probabilities by a temperature, pass --calibrate."

@@ -128,7 +128,9 @@ def describe_file_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> 
 
 def check_records_of_finished_phase(options: PretrainingOptions, phase: Phase) -> None:
     """Raises a UserError if a finished phase did not use the records of this start. The records may be missing."""
-    trained = read_run_metadata(options.output_dir).get("records", {}).get(str(phase.number), [])
+    trained = read_run_metadata(options.output_dir).get("records", {}).get(str(phase.number))
+    if not trained:
+        return
     flag = f"{phase.prefix}input_file"
     try:
         paths = files.expand(getattr(options, flag), flag)
@@ -137,7 +139,7 @@ def check_records_of_finished_phase(options: PretrainingOptions, phase: Phase) -
     known = {(each["file"], each["bytes"]) for each in trained}
     sizes = {path: files.size(path) for path in paths}
     unused = [path for path, size in sizes.items() if size and (os.path.basename(path), size) not in known]
-    if trained and unused:
+    if unused:
         raise UserError(
             f"The run in {options.output_dir} finished {pluralize(phase.last_step, 'step')} without these files of "
             f"--{flag}: {join_first(unused, 3)}. Pass the same records, or another --output_dir. To train further on "

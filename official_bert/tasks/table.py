@@ -93,9 +93,10 @@ def read_examples(
     for line, values in rows or read_rows(options, path, bad_rows):
         has_rows = True
         columns = [[name] if name in values else name.split(",") for name in texts]
-        wanted = [*itertools.chain(*columns), *([label] if label else [])]
+        text_columns = [*itertools.chain(*columns)]
+        wanted = [*text_columns, *([label] if label else [])]
         check_columns(options, path, wanted, list(values), bad_rows)
-        if label is not None and label in itertools.chain(*columns):
+        if label in text_columns:
             raise UserError(f"{path}: {label!r} is the label, but --text_column or --text_pair_column contains it, too")
         with bad_rows.handle_error(path, line):
             joined = [_join_texts(values, each) for each in columns]
