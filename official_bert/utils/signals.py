@@ -136,9 +136,10 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
         if isinstance(error, ModuleNotFoundError) and (explained := extras.explain_missing_package(error, extra)):
             _fail(str(explained))
         if reason := describe_out_of_memory(error):
-            _fail(
-                f"out of memory: {reason}. Use smaller batches or shorter texts, free memory, or raise the limit "
-                "(ulimit -v unlimited)."
+            _end_at_once(
+                f"error: out of memory: {reason}. Use smaller batches or shorter texts, free memory, or raise the "
+                "limit (ulimit -v unlimited).",
+                code=1,
             )
         if not _is_out_of_descriptors(error):
             raise
@@ -193,11 +194,16 @@ def end_interrupted() -> NoReturn:
     It does not wait for other threads, whereas Python itself would.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would print a traceback
-    print("interrupted", file=sys.stderr)
+    _end_at_once("interrupted", code=INTERRUPTED)
+
+
+def _end_at_once(message: str, code: int) -> NoReturn:
+    """Ends the process with a last line on standard error. Python's own cleanup could fail after it, and print more."""
+    print(message, file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
-    os._exit(INTERRUPTED)
+    os._exit(code)
 
 
 def end_with_parent(parent: int) -> None:

@@ -148,7 +148,8 @@ _OOM = "Graph execution error:\n\nstatus: 1, message: {}\n\t [[node]]"
     (tf.errors.AbortedError(None, None, _OOM.format("OOM when allocating tensor with [1]")), ["memory", "[1]"]),
     (tf.errors.AbortedError(None, None, _OOM.format("could not create a primitive, in x.cc")), ["memory", "x.cc"]),
 ])  # fmt: skip
-def test_running_out_of_memory_or_file_descriptors_is_reported_in_one_line(error, names, capsys):
+def test_running_out_of_memory_or_file_descriptors_is_reported_in_one_line(error, names, capsys, monkeypatch):
+    monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit) as caught, exit_codes():
         raise error
     shown = capsys.readouterr().err
@@ -345,7 +346,7 @@ def test_ctrl_c_ends_the_command_even_if_other_code_loses_the_exception(name: st
     assert not (tmp_path / "answer").exists()
 
 
-@pytest.mark.parametrize("megabytes", [60, 150])
+@pytest.mark.parametrize("megabytes", [60, 200])  # far from limits between which imports fail by chance
 def test_running_out_of_memory_during_imports_is_reported_in_one_line(megabytes: int):
     limit = megabytes << 20
     command = ("-m", "official_bert_cli", "fill-mask", "--model_dir=x", "[MASK]")
@@ -353,3 +354,18 @@ def test_running_out_of_memory_during_imports_is_reported_in_one_line(megabytes:
     assert done.returncode == 1
     assert_mentions(done.stderr.splitlines()[-1], "error", "memory")
     assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_printed_after_the_message_about_memory():
+    code = """
+import atexit, sys
+from official_bert.utils.signals import exit_codes
+
+atexit.register(print, "an error while Python cleans up without memory", file=sys.stderr)
+with exit_codes():
+    print("shown")
+    raise MemoryError
+"""
+    done = run_python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "shown\n", 1)
+    assert_mentions(done.stderr, "error", "memory")
