@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 from official_bert.errors import UserError
@@ -19,6 +20,14 @@ _model = functools.partial(option, group=MODEL)
 _training = functools.partial(option, group=TRAINING)
 _evaluation = functools.partial(option, group=EVALUATION)
 _hardware = functools.partial(option, group=HARDWARE)
+
+# Maps each option with a list of values to the option that a sweep sets to each of them, and to the type of the values.
+SWEPT: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "random_seeds": ("random_seed", int),
+    "grid_batch_sizes": ("train_batch_size", int),
+    "grid_learning_rates": ("learning_rate", float),
+    "grid_epochs": ("num_train_epochs", float),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,10 +199,14 @@ class FinetuningOptions(ValidatedOptions, AdamOptions, DeviceOptions):
                 f"--temperature is {self.temperature:g} and --teacher_weight is {self.teacher_weight:g}, but --teacher "
                 "is missing; pass it, or remove them. To calibrate probabilities by a temperature, pass --calibrate."
             )
-        for name in ("random_seeds", "grid_batch_sizes", "grid_learning_rates", "grid_epochs"):
+        for name, (swept, _) in SWEPT.items():
             values = getattr(self, name)
             if len({float(value) for value in values}) < len(values):
                 raise UserError(f"--{name} is {','.join(values)}; each value can occur only once")
+            if values and swept in self.given_flags:
+                raise UserError(f"--{swept} has no effect together with --{name}; remove one of them")
+            if values and not self.do_train:
+                raise UserError(f"--{name} needs --do_train, because a model is trained with each value")
         if self.thresholds is not None:
             parse_measure(self.thresholds, "--thresholds")
         self.check_devices()

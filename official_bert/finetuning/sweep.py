@@ -5,12 +5,11 @@ import itertools
 import json
 import os
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from official_bert.finetuning.options import FinetuningOptions
+from official_bert.finetuning.options import SWEPT, FinetuningOptions
 from official_bert.finetuning.runner import make_run_task, run
 from official_bert.finetuning.training import get_deciding_score, get_sign
 from official_bert.runs.training_run import make_strategy
@@ -18,17 +17,10 @@ from official_bert.utils import files, markdown
 
 TABLE_FILE, JSON_FILE = "sweep.md", "sweep.json"
 
-# Maps each list in FinetuningOptions to the option that it varies, and to the type of its values.
-_AXES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "grid_batch_sizes": ("train_batch_size", int),
-    "grid_learning_rates": ("learning_rate", float),
-    "grid_epochs": ("num_train_epochs", float),
-}
-
 
 def is_sweep(options: FinetuningOptions) -> bool:
     """Returns whether the options request several runs instead of one."""
-    return bool(options.random_seeds) or any(getattr(options, name) for name in _AXES)
+    return any(getattr(options, name) for name in SWEPT)
 
 
 def run_sweep(options: FinetuningOptions) -> list[dict[str, Any]]:
@@ -67,19 +59,22 @@ def run_sweep(options: FinetuningOptions) -> list[dict[str, Any]]:
     if is_chief:
         files.write_text(os.path.join(options.output_dir, TABLE_FILE), table)
         files.write_text(os.path.join(options.output_dir, JSON_FILE), json.dumps(rows, indent=1) + "\n")
-    best = max((sign * score, seed) for score, seed in zip(rows[0]["scores"][deciding], rows[0]["seeds"], strict=True))
-    print(f"best run: {_format_setting(rows[0]['setting'])}, seed {best[1]}, with {deciding} {sign * best[0]:.4f}")
+    best = rows[0]
+    score, seed, folder = max(
+        zip([sign * score for score in best["scores"][deciding]], seeds, best["folders"], strict=True)
+    )
     if options.do_predict:
-        single = _make_run_options(options, rows[0]["setting"], best[1])
+        single = _make_run_options(options, best["setting"], seed)
         run(dataclasses.replace(single, do_train=False, do_eval=False, do_predict=True))
+    print(f"best run: {_format_setting(best['setting'])}, seed {seed}, with {deciding} {sign * score:.4f}, in {folder}")
     return rows
 
 
 def _list_settings(options: FinetuningOptions) -> list[dict[str, Any]]:
     axes = [
         [(name, kind(text)) for text in getattr(options, flag)]
-        for flag, (name, kind) in _AXES.items()
-        if getattr(options, flag)
+        for flag, (name, kind) in SWEPT.items()
+        if getattr(options, flag) and name != "random_seed"
     ]
     return [dict(setting) for setting in itertools.product(*axes)]
 
@@ -88,7 +83,7 @@ def _make_run_options(options: FinetuningOptions, setting: dict[str, Any], seed:
     """Returns the options of one run, with its setting, seed and folder."""
     changes: dict[str, Any] = {
         **setting,
-        **{flag: [] for flag in ["random_seeds", *_AXES]},
+        **{flag: [] for flag in SWEPT},
         "random_seed": seed,
         "output_dir": os.path.join(options.output_dir, _format_setting(setting).replace(" ", "_"), f"seed_{seed}"),
         "cache_dir": options.cache_dir or os.path.join(options.output_dir, "features"),

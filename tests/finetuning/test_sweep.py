@@ -28,7 +28,8 @@ def test_a_sweep_makes_one_table_of_means_and_deviations(options, done, tmp_path
     assert [row["setting"]["learning_rate"] for row in rows] == [2e-3, 1e-3]
     assert len({each.output_dir for each in done[:4]}) == 4
     assert "| rate 0.002 | 2 | 0.2200 ± 0.0141 |" in (tmp_path / "run" / "sweep.md").read_text()
-    assert "with dev/accuracy 0.2300" in capsys.readouterr().out
+    folder = tmp_path / "run" / "rate_0.002" / "seed_3"
+    assert capsys.readouterr().out.endswith(f"with dev/accuracy 0.2300, in {folder}\n")
     assert (done[4].do_predict, done[4].do_train, done[4].random_seed) == (True, False, 3)
 
 
