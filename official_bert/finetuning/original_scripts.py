@@ -5,7 +5,8 @@ import glob
 import os
 from collections.abc import Mapping
 
-from official_bert.finetuning.options import FinetuningOptions
+from official_bert.errors import UserError
+from official_bert.finetuning.options import SWEPT, FinetuningOptions
 from official_bert.tasks.options import SQUAD_V2, SquadOptions, SquadV2Options, TaskOptions
 from official_bert.utils import files
 from official_bert.utils.flags import MODEL, TRAINING, ValidatedOptions, option
@@ -75,6 +76,8 @@ def _finetune(
 ) -> dict[str, dict[str, float]]:
     from official_bert.finetuning import runner
 
+    if lists := [f"--{name}" for name in SWEPT if getattr(options, name)]:
+        raise UserError(f"{', '.join(lists)}: this script trains one model; run official-bert finetune for a sweep")
     init = options.init or original.bert_config_file  # random weights, as in the original
     options = dataclasses.replace(options, task_options=task_options, init=init)
     return runner.run(options, original.bert_config_file if options.init != original.bert_config_file else None)

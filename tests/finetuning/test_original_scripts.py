@@ -47,10 +47,12 @@ def test_run_classifier_writes_the_originals_files(tmp_path: pathlib.Path):
     assert (run(RUN_CLASSIFIER, tmp_path, flags) / "test_results.tsv").read_text().splitlines() == results
 
 
-def test_a_missing_test_file_is_reported_before_training(tmp_path: pathlib.Path):
+def test_a_sweep_and_a_missing_test_file_are_rejected_before_training(tmp_path: pathlib.Path):
     write_mrpc(tmp_path, "train", "dev")
     flags = f"--task_name=MRPC --data_dir={tmp_path} --do_train --do_predict"
     assert_rejected((tmp_path, "test.tsv"), run, RUN_CLASSIFIER, tmp_path, flags)
+    sweep = f"{flags} --random_seeds=1,2"
+    assert_rejected(("--random_seeds", "official-bert finetune"), run, RUN_CLASSIFIER, tmp_path, sweep)
     assert not (tmp_path / "out" / "task.json").exists()
 
 
