@@ -204,19 +204,20 @@ def describe_invalid_utf8(path: str, line: int, error: UnicodeDecodeError, colum
     )
 
 
-def parse_json(text: str, source: str = "", reject_nan: bool = False) -> Any:
+def parse_json(text: str, source: str = "", strict: bool = False) -> Any:
     """Returns the value of a JSON text.
 
     Args:
         text: The text.
         source: Where the text is from, to start error messages with. Defaults to nothing.
-        reject_nan: Whether to reject NaN and Infinity. Python's parser accepts them although they are not valid JSON.
+        strict: Whether to reject NaN and Infinity, which are not valid JSON, and objects that contain a key twice.
+            Python's parser accepts both.
 
     Raises:
         UserError: If the text is not valid JSON.
     """
     try:
-        return json.loads(text, parse_constant=_reject_constant if reject_nan else None)
+        return _STRICT_JSON.decode(text) if strict else json.loads(text)
     except (RecursionError, ValueError) as error:  # ValueError also for numbers with thousands of digits
         reason = "its values are nested too deeply" if isinstance(error, RecursionError) else error
         raise UserError(f"{source} is not valid JSON: {reason}" if source else f"not valid JSON: {reason}") from error
@@ -224,6 +225,17 @@ def parse_json(text: str, source: str = "", reject_nan: bool = False) -> Any:
 
 def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON value; use null for a missing value")
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {max(keys, key=keys.count)!r} occurs twice in an object")
+    return values
+
+
+_STRICT_JSON = json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=_make_object)
 
 
 def read_json(path: str, max_bytes: int = MAX_JSON_BYTES) -> Any:

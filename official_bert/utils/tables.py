@@ -300,7 +300,7 @@ def parse_json_lines(path: str, lines: Iterable[str], bad_rows: BadRows) -> Iter
         if not line.strip():
             continue
         try:
-            value = files.parse_json(line, reject_nan=True)
+            value = files.parse_json(line, strict=True)
         except UserError as error:
             bad_rows.add(path, number, f"{error}: {shorten(line)}; expected an object per line")
             continue
@@ -312,7 +312,7 @@ def parse_json_lines(path: str, lines: Iterable[str], bad_rows: BadRows) -> Iter
 
 def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
     if re.match(r"\s*\[\s*\{", text):
-        for number, value in enumerate(files.parse_json(text, path, reject_nan=True), 1):
+        for number, value in enumerate(files.parse_json(text, path, strict=True), 1):
             if isinstance(value, dict):
                 yield f"row {number}", value
             else:

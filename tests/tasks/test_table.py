@@ -135,6 +135,8 @@ _RECORDS = "orient='records', lines=True"
     ("a.xls", "text,label\n", {}, [".xls", ".csv", ".tsv", ".jsonl", ".txt"]),
     ("a.xlsx", b"PK\x03\x04\x14\0\x06\0" + bytes(20), {}, [".xlsx", "CSV"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": NaN}\n', {}, ["line 3", "NaN", "null"]),
+    ("a.jsonl", GOOD + '{"text": "c", "label": "x", "text": "d"}\n', {}, ["line 3", "'text'", "twice"]),
+    ("a.json", '[{"text": "c", "label": "x", "text": "d"}]', {}, ["'text'", "twice"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": null}\n', {}, ["line 3", "no label"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": ["x"]}\n', {}, ["line 3", "label", '["x"]']),
     ("a.jsonl", GOOD + "[" * 100_000, {}, ["line 3", "nested"]),
