@@ -246,13 +246,19 @@ class Inputs:
             batch_size: Number of texts per batch.
             shuffle: Whether to shuffle the examples, in another order in each epoch.
             group_by_length: Whether to put texts of similar length into the same batch.
+
+        Raises:
+            UserError: If all texts are empty.
         """
 
         def draw_batches(features: Features) -> Array:
+            lengths = row_lengths(features)
+            if lengths.max() <= 2:  # [CLS] and [SEP]
+                raise UserError("all texts in x are empty")
             if not shuffle:
                 return batches.split_into_batches(np.arange(len(features)), batch_size)
             return batches.draw_batches(
-                row_lengths(features),
+                lengths,
                 batch_size,
                 self._model.seed,
                 self.epoch,
