@@ -15,6 +15,7 @@ from official_bert.finetuning.data import RunData
 from official_bert.finetuning.distillation import prepare_distillation
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
+from official_bert.kinds.features import hash_rows
 from official_bert.kinds.names import LOWER_IS_BETTER
 from official_bert.optimization import distribution
 from official_bert.runs import run_file
@@ -132,6 +133,11 @@ class _Run:
         self._log = TrainingLog(options.output_dir if self._is_chief else None, self._step)
         distribution.mean_over_workers(strategy, 0.0)  # wait until the chief has removed later lines from the log
         self._held_out = {split: (data.read(split), data.features(split)) for split in task.eval_splits}
+        trained = set(hash_rows(self._features))
+        for split, (_, features) in self._held_out.items():
+            if copies := sum(row in trained for row in hash_rows(features)):
+                rows = f"{copies:,} of {pluralize(len(features), 'row')}"
+                print(f"note: {split}: {rows} also occur in the training data; scores on new texts may be lower")
         self._deciding_score = get_deciding_score(task) if self._held_out else ""
         self._sign = get_sign(task)
         self._scores = self._read_scores() if self._held_out else []  # higher is better

@@ -126,6 +126,12 @@ def row_lengths(features: Features) -> Array:
     return np.asarray(lengths if features.choices == 1 else lengths.reshape(-1, features.choices).max(axis=1))
 
 
+def hash_rows(features: Features) -> list[int]:
+    """Returns a hash of the token ids of each row. Rows with the same texts have the same hash."""
+    starts = features.splits[:: features.choices].tolist()
+    return [hash(features.input_ids[start:end].tobytes()) for start, end in itertools.pairwise(starts)]
+
+
 def padded_inputs(
     features: Features, rows: Array, max_seq_length: int, multiple: int = MULTIPLE, buckets: Sequence[int] = ()
 ) -> dict[str, Array]:

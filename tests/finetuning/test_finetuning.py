@@ -195,6 +195,14 @@ def test_a_run_that_failed_before_training_can_be_started_with_other_options(opt
 
 
 @pytest.mark.usefixtures("skip_training")
+def test_a_note_counts_the_evaluation_rows_that_are_also_training_rows(options, capsys):
+    train, dev = (pathlib.Path(path) for path in (options.task_options.train_file, options.task_options.eval_file))
+    write_text(dev, dev.read_text() + "\n".join(train.read_text().splitlines()[1:4]))
+    runner.run(change(options, **SHORT))
+    assert "note: dev: 3 of 43 rows " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("skip_training")
 def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(copied, tmp_path, trained, capsys):
     table = pathlib.Path(copied.task_options.eval_file)
     eval_file = tmp_path / "eval.csv"
