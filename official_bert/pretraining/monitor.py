@@ -18,7 +18,7 @@ from official_bert.runs.training_run import refuse_nonfinite_loss
 from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import format_duration
 
-_MOST_SKIPPED = 100  # non-finite steps in a row after which a run stops
+_MOST_SKIPPED = 100  # non-finite steps in a row after which a run stops; fewer if the run is shorter
 
 
 @dataclasses.dataclass
@@ -109,8 +109,8 @@ class Monitor:
             records: The phase's records.
 
         Raises:
-            UserError: If a step was not finite and the options do not allow to skip it, or too many were skipped in a
-                row.
+            UserError: If a step was not finite and the options do not allow to skip it, or if too many steps in a row,
+                or all steps of the run, were skipped.
         """
         if sums["nonfinite_steps"] < last - first:
             self.skipped_in_a_row = 0
@@ -124,7 +124,7 @@ class Monitor:
         first_skipped = last - self.skipped_in_a_row + 1
         # Gradients in float16 sometimes overflow until the loss scale is reduced.
         skips = options.on_nonfinite == "skip" or (options.dtype == "float16" and not sums["nonfinite_losses"])
-        if skips and self.skipped_in_a_row < _MOST_SKIPPED:
+        if skips and self.skipped_in_a_row < min(_MOST_SKIPPED, options.total_steps):
             skipped = pluralize(int(sums["nonfinite_steps"]), "step")
             self.log.note(step, f"{skipped} skipped as not finite, the first: {what}")
             print(f"skipped {skipped}, not finite; {what}", flush=True)

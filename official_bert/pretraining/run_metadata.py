@@ -140,11 +140,12 @@ def check_records_of_finished_phase(options: PretrainingOptions, phase: Phase) -
     sizes = {path: files.size(path) for path in paths}
     unused = [path for path, size in sizes.items() if size and (os.path.basename(path), size) not in known]
     if unused:
+        last = options.phases[-1]  # More steps of phase 1 would follow the steps of phase 2.
         raise UserError(
             f"The run in {options.output_dir} finished {pluralize(phase.last_step, 'step')} without these files of "
             f"--{flag}: {join_first(unused, 3)}. Pass the same records, or another --output_dir. To train further on "
-            f"other records, pass a larger {phase.flag('num_train_steps')} and "
-            f"--allow_changes={RECORDS},{phase.prefix}num_train_steps."
+            f"other records, pass them as {last.flag('input_file')}, with a larger {last.flag('num_train_steps')} and "
+            f"--allow_changes={RECORDS},{last.prefix}num_train_steps."
         )
 
 

@@ -158,6 +158,9 @@ def test_a_finished_run_rejects_other_records_and_needs_none(make_options, recor
     other = write_text(tmp_path / os.path.basename(record_files[0]), "other records")
     names = (other, "--input_file", "--num_train_steps", "--allow_changes=data,num_train_steps", 20)
     assert_rejected(names, pretrain, make_options(input_file=[record_files[1], other]))
+    phases = {"phase2_input_file": record_files, "phase2_num_train_steps": 5}
+    names = (other, "--input_file", "--phase2_input_file", "--allow_changes=data,phase2_num_train_steps", 20)
+    assert_rejected(names, pretrain, make_options(input_file=[record_files[1], other], **phases))
     assert pretrain(make_options(input_file=record_files[1:])) == 0  # some have been removed
     assert pretrain(make_options(input_file=[str(tmp_path / "removed.tfrecord")])) == 0
     # Of a phase with steps left, only the error in the records is reported.

@@ -184,7 +184,9 @@ def check_finite(options, skipped, last, steps=1, is_finite_at_end=False):
 
 
 def test_a_run_that_skips_too_many_steps_in_a_row_is_stopped(make_options, tmp_path):
-    options = make_options(on_nonfinite="skip")
+    short, options = (make_options(on_nonfinite="skip", num_train_steps=steps) for steps in (20, 1000))
+    assert_rejected(("step 20", "--learning_rate"), check_finite, short, skipped=20, last=20)  # no step was finite
+    assert check_finite(short, skipped=19, last=20).skipped_in_a_row == 19
     assert check_finite(options, skipped=99, last=99).skipped_in_a_row == 99
     # One of a thousand steps was skipped, so not every step of the run is skipped.
     assert check_finite(options, skipped=100, last=1000, steps=1000, is_finite_at_end=True).skipped_in_a_row == 0
