@@ -119,11 +119,7 @@ class AdaptationOptions(TextOptions, AdamOptions):
         Raises:
             UserError: If `max_seq_length` exceeds the number of the model's positions.
         """
-        if self.max_seq_length > config.max_position_embeddings:
-            raise UserError(
-                f"--max_seq_length is {self.max_seq_length}, but the model of --init supports at "
-                f"most {config.max_position_embeddings} tokens; lower it"
-            )
+        config.check_length(self.max_seq_length, "the model of --init")
         part = max(1, self.num_train_steps // _PARTS)
         eval_steps = self.eval_steps or part
         scaled_rate = _LEARNING_RATE * _HIDDEN_SIZE / config.hidden_size

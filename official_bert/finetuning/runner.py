@@ -81,10 +81,11 @@ def _run_with_strategy(
         )
     for note in (*initial_model.notes, *list_origin_notes(initial_model, has_head), *task.notes()):
         print(f"note: {note}")
+    initial_model.config.check_length(options.max_seq_length)
     data = RunData(
         task=task,
         tokenizer=initial_model.tokenizer,
-        max_seq_length=_get_max_seq_length(options, initial_model),
+        max_seq_length=options.max_seq_length,
         bad_rows=BadRows(options.on_bad_row),
         cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),
     )
@@ -182,10 +183,3 @@ def _check_splits(options: FinetuningOptions, task: Task) -> None:
         raise UserError(
             f"--do_predict: {task.name} has no test data; pass --predict_file, or add the test part to --data_dir"
         )
-
-
-def _get_max_seq_length(options: FinetuningOptions, initial_model: LoadedModel) -> int:
-    length, most = options.max_seq_length, initial_model.config.max_position_embeddings
-    if length > most:
-        raise UserError(f"--max_seq_length is {length}; the model accepts at most {most} tokens")
-    return length

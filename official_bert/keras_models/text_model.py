@@ -143,11 +143,7 @@ class TextModel(keras.Model):
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         default_length = min(spec.default_max_seq_length, config.max_position_embeddings)
         max_seq_length = check_count(max_seq_length, "max_seq_length", default_length, least=4 if spec.pair else 3)
-        if max_seq_length > config.max_position_embeddings:
-            raise UserError(
-                f"max_seq_length is {max_seq_length}; the model supports at most {config.max_position_embeddings} "
-                "tokens"
-            )
+        config.check_length(max_seq_length, name="max_seq_length")
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         tokens = parse_vocab(vocab)
         casing = resolve_casing(tokens, do_lower_case, strip_accents)

@@ -126,6 +126,20 @@ class BertConfig:
                 "choose a model that was pre-trained without --left_to_right"
             )
 
+    def check_length(self, max_seq_length: int, model: str = "the model", name: str = "--max_seq_length") -> None:
+        """Raises a UserError if sequences are longer than the model has positions.
+
+        Args:
+            max_seq_length: Maximum number of tokens of a sequence.
+            model: Name of the model, or of its configuration, in the message.
+            name: Name of the setting in the message.
+        """
+        if max_seq_length > self.max_position_embeddings:
+            raise UserError(
+                f"{name} is {max_seq_length}, but {model} has max_position_embeddings={self.max_position_embeddings}; "
+                "choose a shorter length"
+            )
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
         """Creates a configuration from the keys of a bert_config.json.

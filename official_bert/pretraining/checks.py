@@ -111,7 +111,9 @@ def check_and_resolve_options(
     found = [errors.attempt(getattr, records, name) for name in ("held_out", "general")]
     evaluated = [each for each in found if each]
     errors.attempt(_check_objectives, options, training_records.values(), evaluated)
-    errors.attempt(_check_lengths, options, config)
+    for phase in options.phases:
+        flag = phase.flag("max_seq_length")
+        errors.attempt(config.check_length, phase.max_seq_length, options.bert_config_file, flag)
     errors.attempt(_check_packing, options, config)
     manifests = [each for some in (*training_records.values(), *evaluated) for each in some.manifests]
     casing = _resolve_casing(options, manifests)
@@ -187,16 +189,6 @@ def _check_vocabulary(
     if problem := describe_contradiction(tokens, casing.do_lower_case, options.vocab_file, remedy):
         raise UserError(problem)
     return casing
-
-
-def _check_lengths(options: PretrainingOptions, config: BertConfig) -> None:
-    """Raises a UserError if a phase has longer records than the model has positions."""
-    for phase in options.phases:
-        if phase.max_seq_length > config.max_position_embeddings:
-            raise UserError(
-                f"{phase.flag('max_seq_length')} is {phase.max_seq_length}, but {options.bert_config_file} has "
-                f"max_position_embeddings={config.max_position_embeddings}"
-            )
 
 
 def _check_objectives(

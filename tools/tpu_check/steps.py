@@ -90,10 +90,7 @@ def read_config(options: PretrainingStepOptions | FineTuningStepOptions) -> Bert
         if not files.exists(path):
             raise UserError(f"--init is {options.init}; expected a bert_config.json, or a folder that has one")
     config, length = BertConfig.from_json_file(path), options.max_seq_length or 0
-    if length > config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length is {length}, but {path} has max_position_embeddings {config.max_position_embeddings}"
-        )
+    config.check_length(length, path)
     return config
 
 
