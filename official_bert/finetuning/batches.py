@@ -24,10 +24,7 @@ import tensorflow as tf
 
 from official_bert.data.dataset_options import make_dataset_options
 from official_bert.errors import UserError
-from official_bert.kinds.features import LABELS, NO_LABEL, Array, Features, sequence_positions
-from official_bert.kinds.features import MULTIPLE as MULTIPLE
-from official_bert.kinds.features import padded_inputs as padded_inputs
-from official_bert.kinds.features import row_lengths as row_lengths
+from official_bert.kinds.features import LABELS, MULTIPLE, NO_LABEL, Array, Features, padded_inputs, sequence_positions
 from official_bert.utils.allocator import retune_allocator
 
 COMPILED_MULTIPLE = 8  # lengths are rounded up to a multiple of it if XLA compiles each, on a CPU or GPU
@@ -139,11 +136,6 @@ def _draw_balanced_rows(classes: Array, rng: np.random.Generator) -> Array:
     return np.concatenate(drawn)
 
 
-def batch_by_length(lengths: Array, batch_size: int) -> Array:
-    """Returns batches of rows sorted by length, as row indices [batches, B], with -1 for empty rows."""
-    return split_into_batches(np.argsort(lengths, kind="stable"), batch_size)
-
-
 def split_into_batches(rows: Array, batch_size: int) -> Array:
     """Splits row indices into batches [batches, B]. The last batch is padded with -1."""
     missing = -len(rows) % batch_size
@@ -160,7 +152,7 @@ def pad_targets(features: Features, rows: Array, length: int) -> dict[str, Array
     """
     arrays = {}
     for name, values in features.targets.items():
-        if _has_token_targets(features):
+        if name == LABELS and features.has_token_outputs:
             starts, lengths = sequence_positions(features, rows)
             inside = np.arange(length) < lengths[:, None]
             arrays[name] = np.full(inside.shape, NO_LABEL, values.dtype)
@@ -168,12 +160,6 @@ def pad_targets(features: Features, rows: Array, length: int) -> dict[str, Array
         else:
             arrays[name] = values[np.maximum(rows, 0)]
     return arrays
-
-
-def _has_token_targets(features: Features) -> bool:
-    """Returns whether there is a label for each token instead of one for each row."""
-    labels = features.targets.get(LABELS)
-    return labels is not None and len(labels) == len(features.input_ids) != len(features)
 
 
 def pad_batch(

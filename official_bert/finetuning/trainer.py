@@ -20,7 +20,7 @@ from official_bert.finetuning.loss_share import make_loss_share
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.training_step import TrainingStep
 from official_bert.inference.keras_model import KerasRunner
-from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
+from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs, row_lengths
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization import distribution
@@ -126,7 +126,7 @@ class Trainer:
             The number of completed steps of the run, and the mean loss since `first`.
         """
         options, per_epoch = self._options, self.steps_per_epoch
-        lengths = batches.row_lengths(features)
+        lengths = row_lengths(features)
         classes = features.targets[LABELS] if options.balanced_sampling else None
         epochs = [
             batches.draw_batches(

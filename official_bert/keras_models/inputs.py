@@ -272,10 +272,10 @@ class Inputs:
     def evaluation(self, examples: Examples, batch_size: int) -> tf.data.Dataset:
         """Returns a data set of evaluation batches, like `training`. Texts are sorted by length."""
 
-        def draw_batches(features: Features) -> Array:
-            return batches.batch_by_length(row_lengths(features), batch_size)
+        def sort_rows(features: Features) -> Array:
+            return batches.split_into_batches(np.argsort(row_lengths(features), kind="stable"), batch_size)
 
-        return self._make_dataset(examples, batch_size, draw_batches)
+        return self._make_dataset(examples, batch_size, sort_rows)
 
     def compute_text_metrics(self, examples: Examples, batch_size: int) -> dict[str, Any]:
         """Returns the loss and the metrics of the mean logits of each text, if texts are read in several windows.

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from official_bert.finetuning import batches
-from official_bert.kinds.features import Features, concatenate_rows
+from official_bert.kinds.features import Features, concatenate_rows, padded_inputs, row_lengths
 from tests.make import assert_rejected
 
 
@@ -11,7 +11,8 @@ def make_features(lengths, choices=1, tags=False) -> Features:
     ids = [np.full(length, number + 1) for number, length in enumerate(lengths)]
     labels = np.arange(sum(lengths)) % 5 if tags else np.arange(len(lengths) // choices)
     targets = {"labels": labels.astype(np.int32)}
-    return concatenate_rows(ids, [np.zeros(length) for length in lengths], targets, {}, choices)
+    segment_ids = [np.zeros(length) for length in lengths]
+    return concatenate_rows(ids, segment_ids, targets, {}, choices, has_token_outputs=tags)
 
 
 @pytest.mark.parametrize("group_by_length", [False, True])
@@ -66,10 +67,10 @@ def test_a_batch_is_padded_and_filled_up():
 
 def test_the_choices_of_an_example_are_adjacent():
     features = make_features([2, 3, 1, 2], choices=2)
-    ids = batches.padded_inputs(features, np.array([1, 0]), 128)["input_ids"]
+    ids = padded_inputs(features, np.array([1, 0]), 128)["input_ids"]
     assert ids.shape == (2, 2, 4)  # 3, rounded up
     assert ids[:, :, 0].tolist() == [[3, 4], [1, 2]]
-    assert batches.row_lengths(features).tolist() == [3, 2]
+    assert row_lengths(features).tolist() == [3, 2]
 
 
 def test_tags_are_padded_with_no_label_and_fillers_have_none():

@@ -20,6 +20,7 @@ from official_bert.finetuning.trainer import Trainer
 from official_bert.inference.keras_model import compute_outputs
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.classification.model import build_classifier
+from official_bert.kinds.features import padded_inputs, row_lengths
 from official_bert.kinds.names import CLASSIFICATION, KINDS, QUESTION_ANSWERING, TAGGING, VECTORS
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import Dropout
@@ -91,8 +92,8 @@ def test_batches_for_a_tpu_have_few_lengths():
     lengths = {length: make_length_buckets(length) for length in (384, 128, 20)}
     assert lengths == {384: (32, 64, 128, 256, 384), 128: (32, 64, 128), 20: (20,)}
     features = random_features(CLASSIFICATION, ROWS, longest=24)
-    for row, length in enumerate(batches.row_lengths(features)):
-        padded = batches.padded_inputs(features, np.array([row, -1]), 24, buckets=(8, 16, 24))["input_mask"]
+    for row, length in enumerate(row_lengths(features)):
+        padded = padded_inputs(features, np.array([row, -1]), 24, buckets=(8, 16, 24))["input_mask"]
         assert padded.shape == (2, -(-length // 8) * 8)
         assert padded.sum(axis=1).tolist() == [length, 0]
 
@@ -154,7 +155,7 @@ def test_fit_is_correct_if_a_device_gets_no_row_of_the_last_batch():
             model = build_classifier(build_encoder(CONFIG, seed=1), CLASSES, rate, seed=1)
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.SGD(0.0), loss, metrics=["accuracy"])
-        ids = batches.padded_inputs(features, np.arange(9), 24)
+        ids = padded_inputs(features, np.arange(9), 24)
         return model, model.fit(ids, labels, batch_size=4, verbose=0).history
 
     model, history = fit(0.0)

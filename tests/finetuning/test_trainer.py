@@ -12,6 +12,7 @@ from official_bert.finetuning import batches, training_step
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer, count_steps
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.features import row_lengths
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import Dropout
@@ -72,7 +73,7 @@ def test_a_run_can_be_resumed_in_the_middle_of_an_epoch(monkeypatch: pytest.Monk
         return seen.copy()
 
     whole = take(0, 7)
-    expected = [batches.draw_batches(batches.row_lengths(features), 4, 7, epoch).tolist() for epoch in range(3)]
+    expected = [batches.draw_batches(row_lengths(features), 4, 7, epoch).tolist() for epoch in range(3)]
     assert whole == [*expected[0], *expected[1], expected[2][0]]
     assert take(0, 2) + take(2, 3) + take(3, 5) + take(5, 7) == whole
 

@@ -12,6 +12,7 @@ import official_bert
 from official_bert.finetuning import batches
 from official_bert.keras_models import best_model, fit_arguments
 from official_bert.keras_models.inputs import Inputs
+from official_bert.kinds.features import padded_inputs, row_lengths
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
@@ -67,8 +68,8 @@ def test_fit_on_strings_equals_fit_on_the_same_batches_of_ids():
     features = by_hand.spec.featurize(by_hand.spec.make_examples(TEXTS[:16], LABELS[:16]), by_hand._tokenizer, 32)
     losses = []
     for epoch in range(2):
-        for rows in batches.draw_batches(batches.row_lengths(features), 8, 3, epoch, group_by_length=True):
-            inputs = batches.padded_inputs(features, rows, 32)
+        for rows in batches.draw_batches(row_lengths(features), 8, 3, epoch, group_by_length=True):
+            inputs = padded_inputs(features, rows, 32)
             losses.append(by_hand.train_on_batch(inputs, features.targets["labels"][rows])[0])
             by_hand.reset_metrics()
     np.testing.assert_allclose(history["loss"], np.reshape(losses, (2, -1)).mean(axis=1), rtol=1e-6)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.finetuning.batches import padded_inputs
 from official_bert.kinds import graph_inputs
+from official_bert.kinds.features import padded_inputs
 from official_bert.kinds.text_spec import TextExample, featurize
 from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer

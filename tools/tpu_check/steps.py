@@ -230,7 +230,7 @@ def make_blank_features(spec: KindSpec, length: int) -> Features:
     """
     choices = spec.num_choices or 1
     zeros = [np.zeros(length, np.int32)] * choices
-    return concatenate_rows(zeros, zeros, spec.blank_targets(length), {}, choices)
+    return concatenate_rows(zeros, zeros, spec.blank_targets(length), {}, choices, has_token_outputs=spec.has_tokens)
 
 
 def _create_variable(_: Any, **arguments: Any) -> Any:
