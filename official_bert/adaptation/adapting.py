@@ -127,10 +127,9 @@ def _run_stages(options: AdaptationOptions, work: str) -> int:
         "(--dupe_factor)",
         flush=True,
     )
-    record_files = records.make_records(options, work, words.INITIAL, passes)
     if facts["new_words"] and not files.exists(os.path.join(work, training.LOSSES_FILE)):
         training.write_original_losses(options, work)
-    return training.train(options, work, record_files)
+    return training.train(options, work, passes)
 
 
 def _prepare(options: AdaptationOptions, work: str) -> None:

@@ -44,28 +44,15 @@ class Texts:
 
     Attributes:
         characters: Number of characters of the domain's training text, without line breaks.
-        heldout_characters: Number of characters of the domain's held-out text.
-        general_heldout_characters: Number of characters of general held-out text. 0 without --general_file.
+        heldout_characters: Number of characters of the held-out text "domain" and, with --general_file, "general".
         general_share: Share of general text in the whole training text, from 0 to 1.
         pairs: Whether records contain pairs of segments, so that next-sentence prediction is trained.
     """
 
     characters: int
-    heldout_characters: int
-    general_heldout_characters: int
+    heldout_characters: dict[str, int]
     general_share: float
     pairs: bool
-
-
-class Records(NamedTuple):
-    """Paths of the record files of the training text, the held-out text and general text.
-
-    `train` or `general` is None if there is no text of this kind.
-    """
-
-    train: str | None
-    heldout: str
-    general: str | None
 
 
 class _Document(NamedTuple):
@@ -113,16 +100,18 @@ def prepare_texts(options: AdaptationOptions, folder: str) -> Texts:
         pairs = 2 * _sum_characters(each for each in documents if each.sentences > 1) >= _sum_characters(documents)
         if not pairs:
             print("most documents have only one sentence: using --objective=mlm (masked tokens only)")
-    characters, held_general, mixed = _sum_characters(kept), list[_Document](), list[_Document]()
+    characters, heldout_characters = _sum_characters(kept), {"domain": _sum_characters(held)}
+    mixed: list[_Document] = []
     if general_paths:
         with tempfile.TemporaryFile(dir=folder) as corpus:
             general = _read_documents("reading general text", general_paths, options, excluded, corpus)
             held_general, mixed = _split_general(options, general, {each.digest for each in documents}, characters)
             _write(held_general, os.path.join(folder, GENERAL_HELDOUT))
+            heldout_characters["general"] = _sum_characters(held_general)
             if mixed:
                 _write(mixed, os.path.join(folder, GENERAL))
     general_share = _sum_characters(mixed) / (_sum_characters(mixed) + characters)
-    texts = Texts(characters, _sum_characters(held), _sum_characters(held_general), general_share, pairs)
+    texts = Texts(characters, heldout_characters, general_share, pairs)
     files.write_text(os.path.join(folder, _FACTS_FILE), json.dumps(dataclasses.asdict(texts)))
     return texts
 
@@ -138,8 +127,10 @@ def read_sentences(path: str) -> Iterator[str]:
         yield from filter(None, (line.rstrip("\n") for line in reader))
 
 
-def make_records(options: AdaptationOptions, work: str, model: str, passes: int) -> Records:
+def make_records(options: AdaptationOptions, work: str, model: str, passes: int) -> dict[str, list[str]]:
     """Makes training and evaluation records. Resumes if an earlier call was interrupted.
+
+    Returns the paths of the files, by the names of the options of pretrain.
 
     Args:
         options: The options of adapt.
@@ -155,12 +146,12 @@ def make_records(options: AdaptationOptions, work: str, model: str, passes: int)
     casing = find_tokenizer(model_folder).casing or UNCASED
     files.make_folder(folder)
 
-    def make(name: str, names: list[str], dupe_factor: int) -> str:
-        output = os.path.join(folder, f"{name}.tfrecord")
+    def make(name: str, names: list[str], dupe_factor: int) -> list[str]:
+        output = [os.path.join(folder, f"{name}.tfrecord")]
         one_machine.create_pretraining_data(
             RecordOptions(
                 input_file=[os.path.join(work, TEXTS, each) for each in names],
-                output_file=[output],
+                output_file=output,
                 vocab_file=os.path.join(model_folder, VOCAB_FILE),
                 dupe_factor=dupe_factor,
                 sentence_objective=NEXT_SENTENCE if texts.pairs else NONE,
@@ -173,11 +164,14 @@ def make_records(options: AdaptationOptions, work: str, model: str, passes: int)
         )
         return output
 
-    return Records(
-        train=make("train", [DOMAIN, *([GENERAL] if texts.general_share else [])], passes) if passes else None,
-        heldout=make("heldout", [HELDOUT], _HELDOUT_PASSES),
-        general=make("general", [GENERAL_HELDOUT], _HELDOUT_PASSES) if texts.general_heldout_characters else None,
-    )
+    training_texts = [DOMAIN, *([GENERAL] if texts.general_share else [])]
+    heldout = make("heldout", [HELDOUT], _HELDOUT_PASSES)
+    has_general = "general" in texts.heldout_characters
+    return {
+        "input_file": make("train", training_texts, passes) if passes else heldout,
+        "eval_input_file": heldout,
+        "general_eval_file": make("general", [GENERAL_HELDOUT], _HELDOUT_PASSES) if has_general else [],
+    }
 
 
 def count_passes(options: AdaptationOptions, tokens: float) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from official_bert.adaptation import records
 from official_bert.adaptation.options import AdaptationOptions
-from official_bert.adaptation.records import Records, Texts
+from official_bert.adaptation.records import Texts
 from official_bert.adaptation.words import INITIAL, ORIGINAL, WORDS_FILE
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
 from official_bert.checkpoints.loading import ModelAndTokenizer, assign_weights, load_pretraining_model
@@ -63,6 +63,11 @@ class Adaptation:
     new_words: list[str]
     notes: list[str] = dataclasses.field(default_factory=list)
 
+    @property
+    def losses(self) -> dict[str, Change]:
+        """The losses on the held-out text "domain" and, if there is any, "general"."""
+        return {"domain": self.domain} | ({"general": self.general} if self.general else {})
+
     @classmethod
     def read(cls, folder: str) -> "Adaptation":
         """Reads the adapt.json of a folder."""
@@ -71,8 +76,7 @@ class Adaptation:
         return cls(**{**values, **changes})
 
     def __str__(self) -> str:
-        losses = {"domain": self.domain, "general": self.general}
-        lines = [f"{name:<8} {_describe_losses(change)}" for name, change in losses.items() if change]
+        lines = [f"{name:<8} {_describe_losses(change)}" for name, change in self.losses.items()]
         tokens = f"{self.tokens_per_word.before:.3f} per word before, {self.tokens_per_word.after:.3f} after"
         lines.append(f"tokens   {tokens}, {len(self.new_words):,} words added")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
@@ -84,56 +88,53 @@ def _describe_losses(losses: Change) -> str:
     return f"masked LM loss {losses.before:.4f} before, {losses.after:.4f} after: {abs(difference):.4f} {verdict}"
 
 
-def train(options: AdaptationOptions, work: str, record_files: Records) -> int:
-    """Trains the initial model and writes it to the output folder. Returns the process's exit code (see pretrain).
+def train(options: AdaptationOptions, work: str, passes: int) -> int:
+    """Makes records, trains the initial model and writes it to the output folder.
+
+    Returns the process's exit code (see pretrain).
 
     Args:
         options: The options of adapt.
         work: The working folder, with the texts and models.
-        record_files: The records.
+        passes: How often the training text is used for records.
     """
     settings = {
         "output_dir": options.output_dir,
         "do_train": True,
         "allow_changes": ["init_checkpoint"],  # It is in the output folder, which may have been moved.
     }
-    return pretrain(_make_pretraining_options(options, work, INITIAL, record_files, settings))
+    return pretrain(_prepare_pretraining(options, work, INITIAL, passes, settings))
 
 
 def write_original_losses(options: AdaptationOptions, work: str) -> None:
     """Computes the held-out losses of the original model, without new words, and writes them to the working folder."""
     # No run is started: nothing is written to this output folder.
     settings = {"output_dir": os.path.join(work, "no_run"), "do_eval": True, "eval_steps": 0}
-    record_files = records.make_records(options, work, ORIGINAL, 0)
-    evaluation = _make_pretraining_options(options, work, ORIGINAL, record_files, settings)
+    evaluation = _prepare_pretraining(options, work, ORIGINAL, 0, settings)
     run = PretrainingRun(evaluation, distribution.get_strategy(evaluation.strategy))
     assert run.initial is not None
     assign_weights(run.pretrainer.model, run.initial.weights)
     losses = {}
-    for name, title, dataset in (
-        ("heldout", "held-out", run.records.held_out),
-        ("general", "general", run.records.general),
-    ):
+    for name, dataset in (("domain", run.records.held_out), ("general", run.records.general)):
         if dataset:
             size, steps = evaluation.eval_batch_size, evaluation.max_eval_steps
             result = evaluate(run.pretrainer, dataset, size, steps, is_stopping=lambda: False)
             assert result is not None
             losses[name] = result[0]["masked_lm_loss"]
-            print(f"Masked LM loss with the original vocabulary, {title} text: {losses[name]:.4f}", flush=True)
+            print(f"Masked LM loss with the original vocabulary, {name} text: {losses[name]:.4f}", flush=True)
     files.write_text(os.path.join(work, LOSSES_FILE), json.dumps(losses))
 
 
-def _make_pretraining_options(
-    options: AdaptationOptions, work: str, model: str, record_files: Records, settings: Mapping[str, object]
+def _prepare_pretraining(
+    options: AdaptationOptions, work: str, model: str, passes: int, settings: Mapping[str, object]
 ) -> PretrainingOptions:
+    """Makes the records for a model in the working folder, and returns the options that train or evaluate it."""
     model_folder = os.path.join(work, model)
     values = {
-        "input_file": [record_files.train or record_files.heldout],
+        **records.make_records(options, work, model, passes),
         "bert_config_file": os.path.join(model_folder, CONFIG_FILE),
         "vocab_file": os.path.join(model_folder, VOCAB_FILE),
         "init_checkpoint": model_folder,
-        "eval_input_file": [record_files.heldout],
-        "general_eval_file": [record_files.general] if record_files.general else [],
         "max_eval_steps": max(1, _EVALUATION_RECORDS // options.train_batch_size),
         "eval_batch_size": options.train_batch_size,
         "next_sentence_prediction": records.read_texts(work).pairs,
@@ -153,8 +154,8 @@ def write_result(options: AdaptationOptions, work: str) -> None:
     original_losses = files.read_json_object(losses_file) if files.exists(losses_file) else {}
     result = Adaptation(
         domain=_read_change(folder, EVAL),
-        general=_read_change(folder, GENERAL) if texts.general_heldout_characters else None,
-        tokens_per_word=Change(*(words[f"heldout_{when}"] / words["heldout_words"] for when in ("before", "after"))),
+        general=_read_change(folder, GENERAL) if "general" in texts.heldout_characters else None,
+        tokens_per_word=Change(*(words[f"domain_{when}"] / words["domain_words"] for when in ("before", "after"))),
         new_words=words["new_words"],
     )
     config = BertConfig.from_json_file(os.path.join(folder, CONFIG_FILE))
@@ -182,8 +183,8 @@ def explain_first_losses(result: Adaptation, vocab_size: int, has_masked_lm: boo
             "with random weights, so the differences do not show what the encoder gained or forgot"
         )
     uniform = math.log(vocab_size)
-    for name, change in (("domain", result.domain), ("general", result.general)):
-        if change and change.before > uniform:
+    for name, change in result.losses.items():
+        if change.before > uniform:
             notes.append(
                 f"the {name} loss before the training, {change.before:.4f}, is above the loss of a uniform guess, "
                 f"ln({vocab_size:,}) = {uniform:.4f}"
@@ -209,19 +210,13 @@ def _make_tables(
         original_losses: Losses of the original model, if words were added. Otherwise empty.
     """
     losses = [["held-out text", "characters", "before", "after", "per character before", "per character after"]]
-    for name, title, change, characters in (
-        ("heldout", "the domain", result.domain, texts.heldout_characters),
-        ("general", "general", result.general, texts.general_heldout_characters),
-    ):
-        if change:
-            # Losses per character compare two vocabularies, losses per token do not.
-            per_character = [
-                loss * (words[f"{name}_{when}"] / characters)
-                for loss, when in ((original_losses.get(name, change.before), "before"), (change.after, "after"))
-            ]
-            losses.append(
-                [title, f"{characters:,}", *(f"{loss:.4f}" for loss in [change.before, change.after, *per_character])]
-            )
+    for name, change in result.losses.items():
+        characters = texts.heldout_characters[name]
+        # Losses per character compare two vocabularies, losses per token do not.
+        before = original_losses.get(name, change.before) * (words[f"{name}_before"] / characters)
+        after = change.after * (words[f"{name}_after"] / characters)
+        figures = (change.before, change.after, before, after)
+        losses.append([name, f"{characters:,}", *(f"{figure:.4f}" for figure in figures)])
     pieces = result.tokens_per_word
     tables: dict[str, Table] = {
         "Masked-LM losses, in nats per prediction and per character of the text": losses,

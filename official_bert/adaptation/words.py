@@ -100,7 +100,7 @@ def make_initial_model(options: AdaptationOptions, checkpoint: LoadedModel, new_
             print(f"warning: --new_words is {options.new_words:,}, but only {len(new_words):,} words can be added")
     grown = resize.add_tokens(checkpoint, new_words, NEW_WORD_ROWS)[0] if new_words else checkpoint
     facts: dict[str, object] = {"new_words": new_words, "has_masked_lm": MASKED_LM in checkpoint.parts}
-    for name, file in (("heldout", records.HELDOUT), ("general", records.GENERAL_HELDOUT)):
+    for name, file in (("domain", records.HELDOUT), ("general", records.GENERAL_HELDOUT)):
         path = os.path.join(work, records.TEXTS, file)
         if files.exists(path):
             heldout_counts = count_words(path, casing).counts

@@ -226,7 +226,7 @@ def test_kill_in_each_stage_does_not_change_the_result(source, tmp_path):
     }
     stages = (
         "adaptation/texts/options.json adaptation/original/bert_config.json adaptation/initial/bert_config.json "
-        "adaptation/records/initial/train.manifest.json adaptation/original_losses.json ckpt-10.index"
+        "adaptation/original_losses.json adaptation/records/initial/train.manifest.json ckpt-10.index"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for stage in stages.split():

@@ -39,8 +39,8 @@ def test_documents_are_held_out_completely_and_duplicates_stay_on_one_side(prepa
     facts, held, kept = prepare(str(text), records.HELDOUT, records.DOMAIN, heldout_share=0.1)
     assert not held & kept
     assert held | kept == list_documents(text)
-    total = facts.characters + facts.heldout_characters
-    assert 0.05 * total < facts.heldout_characters <= 0.1 * total
+    total = facts.characters + facts.heldout_characters["domain"]
+    assert 0.05 * total < facts.heldout_characters["domain"] <= 0.1 * total
     assert facts == records.read_texts(str(tmp_path))
     assert facts.pairs
 
@@ -110,7 +110,7 @@ def test_listed_words_are_masked_together(prepare, source, tmp_path):
     options = make_options(source, text, tmp_path, do_whole_word_mask=True, word_boundaries=boundaries)
     (tmp_path / "initial").symlink_to(source)
     made = records.make_records(options, str(tmp_path), "initial", 1)
-    for path in (made.train, made.heldout):
+    for (path,) in (made["input_file"], made["eval_input_file"]):
         manifest = json.loads(pathlib.Path(path.replace(".tfrecord", ".manifest.json")).read_text())
         assert manifest["source"]["flags"]["word_boundaries"].startswith("sha256: ")
 
@@ -122,6 +122,6 @@ def test_markers_among_the_new_words_are_tokens_of_the_records(prepare, source, 
     own.write(grown, str(tmp_path / "initial"))
     prepare(str(text))
     made = records.make_records(make_options(source, str(text), tmp_path), str(tmp_path), "initial", 1)
-    examples = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(made.train)]
+    examples = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(made["input_file"])]
     ids = {index for each in examples for index in each.features.feature["input_ids"].int64_list.value}
     assert grown.tokenizer.vocab["<user>"] in ids
