@@ -70,16 +70,14 @@ class GraphModel(abc.ABC):
         serving_default maps strings to answers, serving_ids maps token ids to answers, and tokenize maps strings to
         token ids.
         """
-        features = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), self.ids_spec())
+        choices = [self.spec.num_choices] if self.spec and self.spec.num_choices else []
+        ids = tf.TensorSpec([None, *choices, None], tf.int32)
+        features = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ids)
         return {
             DEFAULT_SIGNATURE: _trace(self.answer, self.inputs),
             IDS_SIGNATURE: _trace(self._answer_client_ids, features),
             TOKENIZE_SIGNATURE: _trace(self.tokenize, self.inputs),
         }
-
-    def ids_spec(self) -> tf.TensorSpec:
-        """Returns the TensorSpec of input_ids, which input_mask and segment_ids have too."""
-        return tf.TensorSpec([None, None], tf.int32)
 
     def tokenize(self, **texts: Any) -> dict[str, Any]:
         """Converts texts to input_ids, input_mask and segment_ids, int32 [R, S] ([B, N, S] for multiple choice).
@@ -119,8 +117,11 @@ class GraphModel(abc.ABC):
         Args:
             features: input_ids, input_mask and segment_ids.
         """
-        outputs = self.call_model(features)
-        return dict(outputs) if isinstance(outputs, dict) else {"logits": outputs}
+        return self.answer_logits(self.call_model(features))
+
+    def answer_logits(self, logits: Any) -> dict[str, Any]:
+        """Converts the model's outputs, such as logits [R, C], to answers by output name, such as label."""
+        return dict(logits) if isinstance(logits, dict) else {"logits": logits}
 
     def _answer_client_ids(self, **features: Any) -> dict[str, Any]:
         rows = {variable.path.split("/")[-2]: variable.shape[0] for variable in self._variables}
@@ -192,13 +193,6 @@ class LabelGraph(TextGraph):
 
     spec: TextSpec
     row_shape: ClassVar[list[int | None]] = [None]  # the shape of a row's logits
-
-    @abc.abstractmethod
-    def answer_logits(self, logits: Any) -> dict[str, Any]:
-        """Converts logits, [R, C] or [R], to the outputs of the kind by name, such as label and probability."""
-
-    def answer_ids(self, **features: Any) -> dict[str, Any]:
-        return self.answer_logits(self.compute_logits(features))
 
     def answer_rows(self, rows: Rows, texts: Mapping[str, Any]) -> dict[str, Any]:
         if rows.windows is None:

@@ -23,9 +23,6 @@ class Graph(GraphModel):
     def inputs(self) -> dict[str, tf.TensorSpec]:
         return super().inputs | {"endings": tf.TensorSpec([None, self.spec.num_choices], tf.string)}
 
-    def ids_spec(self) -> tf.TensorSpec:
-        return tf.TensorSpec([None, self.spec.num_choices, None], tf.int32)
-
     def read_texts(self, texts: Mapping[str, Any]) -> Rows:
         prompts = span_texts(self.tokenizer.tokenize(texts["prompt"]).ids)
         endings = span_texts(self.tokenizer.tokenize(tf.reshape(texts["endings"], [-1])).ids)
@@ -37,6 +34,5 @@ class Graph(GraphModel):
         is_truncated = tf.reduce_any(tf.reshape(have_lost_tokens, [-1, self.spec.num_choices]), -1)
         return Rows({name: tf.reshape(value, shape) for name, value in features.items()}, is_truncated)
 
-    def answer_ids(self, **features: Any) -> dict[str, Any]:
-        logits = self.compute_logits(features)  # [B, N]
+    def answer_logits(self, logits: Any) -> dict[str, Any]:  # [B, N]
         return {"choice": tf.argmax(logits, -1, tf.int32), "probabilities": tf.nn.softmax(logits), "logits": logits}

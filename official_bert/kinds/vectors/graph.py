@@ -19,8 +19,8 @@ class Graph(TextGraph):
     A string may be a text pair, written as two texts with " ||| " between them.
     """
 
-    def answer_ids(self, **features: Any) -> dict[str, Any]:
-        return {"vector": self.compute_logits(features)}
+    def answer_logits(self, logits: Any) -> dict[str, Any]:
+        return {"vector": logits}
 
     def span_tokens(self, texts: Mapping[str, Any]) -> tuple[TokenSpans, TokenSpans | None]:
         text = texts["text"]
