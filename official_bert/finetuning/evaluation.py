@@ -96,43 +96,41 @@ def evaluate_and_predict(
         else:
             print(f"note: the model in --init keeps its own; to store these in it, pass --output_dir={folder}")
     results: Scores = {}
+    evaluations: dict[str, Evaluation] = {}
     warnings: list[str] = []
-    if options.do_eval and task.eval_splits:
-        evaluations: dict[str, Evaluation] = {}
-        for split in task.eval_splits:
-            examples, predictions = predict_calibrated(split)
-            results[split] = task.metrics(predictions, examples)
-            _print_scores(split, results[split], task.spec.undefined_scores(examples))
-            if is_chief:
-                evaluations[split] = Evaluation(
-                    scores=results[split],
-                    outcomes=task.spec.outcomes(predictions, examples),
-                    num_truncated=data.features(split).num_truncated,
-                    label_scores=task.spec.label_scores(predictions, examples),
-                    calibration=task.spec.calibration_report(predictions, examples),
-                )
-                task.write_predictions(options.output_dir, split, predictions, examples)
-                outcomes = evaluations[split].outcomes
-                if {each.expected for each in outcomes} != {each.predicted for each in outcomes}:
-                    warnings += _warn_if_constant(split, task.spec, predictions, examples)
+    for split in task.eval_splits if options.do_eval else ():
+        examples, predictions = predict_calibrated(split)
+        results[split] = task.metrics(predictions, examples)
+        _print_scores(split, results[split], task.spec.undefined_scores(examples))
         if is_chief:
-            # With several labels, add the scores of each label.
-            contents: dict[str, Any] = {
-                split: {**each.scores, **({"labels": each.label_scores} if each.label_scores else {})}
-                for split, each in evaluations.items()
-            }
-            contents |= {"warnings": warnings} if warnings else {}
-            files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(contents, indent=1) + "\n")
-            card = os.path.join(options.output_dir, CARD_FILE)
-            files.write_text(card, format_model_card(task, _card_settings(options), evaluations))
-            print(f"model card, with scores and errors: {card}")
-    if options.do_predict:
-        for split in task.test_splits:
-            examples, predictions = predict_calibrated(split)
-            for path in task.write_predictions(options.output_dir, split, predictions, examples) if is_chief else ():
+            evaluations[split] = Evaluation(
+                scores=results[split],
+                outcomes=task.spec.outcomes(predictions, examples),
+                num_truncated=data.features(split).num_truncated,
+                label_scores=task.spec.label_scores(predictions, examples),
+                calibration=task.spec.calibration_report(predictions, examples),
+            )
+            task.write_predictions(options.output_dir, split, predictions, examples)
+            outcomes = evaluations[split].outcomes
+            if {each.expected for each in outcomes} != {each.predicted for each in outcomes}:
+                warnings += _warn_if_constant(split, task.spec, predictions, examples)
+    if evaluations:
+        # With several labels, add the scores of each label.
+        contents: dict[str, Any] = {
+            split: {**each.scores, **({"labels": each.label_scores} if each.label_scores else {})}
+            for split, each in evaluations.items()
+        }
+        contents |= {"warnings": warnings} if warnings else {}
+        files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(contents, indent=1) + "\n")
+        card = os.path.join(options.output_dir, CARD_FILE)
+        files.write_text(card, format_model_card(task, _card_settings(options), evaluations))
+        print(f"model card, with scores and errors: {card}")
+    for split in task.test_splits if options.do_predict else ():
+        examples, predictions = predict_calibrated(split)
+        if is_chief:
+            for path in task.write_predictions(options.output_dir, split, predictions, examples):
                 print(f"wrote {pluralize(len(examples), 'prediction')} to {path}")
-            if is_chief:
-                _warn_if_constant(split, task.spec, predictions, examples)
+            _warn_if_constant(split, task.spec, predictions, examples)
     return results
 
 
