@@ -131,12 +131,12 @@ class TextSpec(KindSpec):
             outcomes.append(Outcome(text, expected, predicted, expected == predicted, self.certainty(prediction)))
         return outcomes
 
-    @abc.abstractmethod
     def soft_targets(self, targets: Array) -> Array:
         """Converts targets of the loss, [R, ...], to the form of a teacher's answers, [R, C], for distillation.
 
         These are probabilities, or values for regression (C = 1).
         """
+        return targets if targets.ndim == 2 else targets[:, None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -176,6 +176,3 @@ class MultiLabelSpec(LabelSpec):
             "f1_macro": scores.f1(predicted, expected, average="macro"),
             "exact_match": float((predicted == expected).all(axis=1).mean()),
         }
-
-    def soft_targets(self, targets: Array) -> Array:
-        return targets

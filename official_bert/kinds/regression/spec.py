@@ -46,6 +46,3 @@ class RegressionSpec(TextSpec):
             "spearman": scores.spearman(predicted, expected),
             "mean_absolute_error": float(np.abs(predicted - expected).mean()),
         }
-
-    def soft_targets(self, targets: Array) -> Array:
-        return targets[:, None]
