@@ -46,7 +46,7 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> LoadedModel:
     checksums.check_files(folder)
     config_file = overrides.bert_config_file or os.path.join(folder, CONFIG_FILE)
     theirs = os.path.join(folder, hugging_face_config.CONFIG_FILE)
-    if files.exists(config_file):
+    if overrides.bert_config_file or files.exists(config_file):
         config = BertConfig.from_json_file(config_file)
     elif files.exists(theirs):
         return _read_hugging_face(folder, theirs, overrides)

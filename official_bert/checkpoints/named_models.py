@@ -18,7 +18,6 @@ from official_bert.errors import UserError
 from official_bert.modeling.choices import HUB_MODELS, MINIATURES
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
-from official_bert.utils.configs import find_config
 from official_bert.utils.counting import join_words
 
 HUB_PREFIX = "hf://"
@@ -124,7 +123,7 @@ def format_table() -> Iterator[str]:
     """Yields the lines of a table of the known models with their sizes and licenses. Nothing is downloaded."""
     rows = [["name", "parameters", "layers", "hidden", "licence", "taken from"]]
     for name, (source, size) in list_known_models().items():
-        config = BertConfig.from_json_file(find_config(f"configs/models/{size}.json"))
+        config = BertConfig.from_json_file(f"configs/models/{size}.json")
         sizes = _count_parameters(config), config.num_hidden_layers, config.hidden_size
         rows.append([name, *(f"{number:,}" for number in sizes), _LICENCE, source])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

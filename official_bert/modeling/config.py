@@ -8,7 +8,7 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.modeling.choices import HUB_MODELS, MINIATURES
 from official_bert.utils import files
-from official_bert.utils.configs import get_packaged_path
+from official_bert.utils.configs import find_config, get_packaged_path
 from official_bert.utils.counting import suggest
 
 # The Chinese and multilingual releases have these keys, which the original's code does not read.
@@ -176,8 +176,12 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, path: str) -> "BertConfig":
-        """Reads a bert_config.json. Raises a UserError that names the file if it is invalid."""
-        values = files.read_json_object(path)
+        """Reads a bert_config.json. Raises a UserError that names the file if it is invalid.
+
+        Args:
+            path: Path of the file. A path in configs/ can also be that of the installed package.
+        """
+        values = files.read_json_object(find_config(path))
         try:
             return cls.from_dict(values)
         except UserError as error:

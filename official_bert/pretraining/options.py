@@ -10,19 +10,19 @@ import functools
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import choices
-from official_bert.runs import run_file
-from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, ValidatedOptions, option
+from official_bert.utils import flags
+from official_bert.utils.flags import ValidatedOptions, option
 from official_bert.utils.progress import get_log_interval
 
 RECORDS = "data"  # name of the records in --allow_changes
 
-_data = functools.partial(option, group=DATA)
-_model = functools.partial(option, group=MODEL)
-_training = functools.partial(option, group=TRAINING)
+_data = functools.partial(option, group=flags.DATA)
+_model = functools.partial(option, group=flags.MODEL)
+_training = functools.partial(option, group=flags.TRAINING)
 _phase2 = functools.partial(option, group="second phase")
-_evaluation = functools.partial(option, group=EVALUATION, resumable=True)
+_evaluation = functools.partial(option, group=flags.EVALUATION, resumable=True)
 _run = functools.partial(option, group="the run", resumable=True)
-_hardware = functools.partial(option, group=HARDWARE, resumable=True)
+_hardware = functools.partial(option, group=flags.HARDWARE, resumable=True)
 
 _LOG_STEPS = 100  # default of --log_steps, except for short runs
 
@@ -219,7 +219,7 @@ class PretrainingOptions(ValidatedOptions, choices.AdamOptions, choices.DeviceOp
             raise UserError("--phase2_num_train_steps and --phase2_input_file must be passed together")
         if self.phase2_num_warmup_steps and self.phase2_learning_rate is None:
             raise UserError("--phase2_num_warmup_steps needs --phase2_learning_rate")
-        changeable = run_file.locked_options(PretrainingOptions) | {RECORDS}
+        changeable = flags.locked_options(PretrainingOptions) | {RECORDS}
         unknown = sorted(set(self.allow_changes) - changeable)
         if unknown:
             raise UserError(

@@ -5,20 +5,15 @@ The file contains the run's options, and digests of the inputs that the options 
 is logged and kept. All other options are locked: by default, a new option must not change.
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.flags import locked_options
 
 Changes = dict[str, tuple[Any, Any]]  # Old and new value by name.
-
-
-def locked_options(options: type) -> frozenset[str]:
-    """Returns the names of the options in a dataclass that must not change when a run is resumed."""
-    return frozenset(field.name for field in dataclasses.fields(options) if not field.metadata.get("resumable", False))
 
 
 def locked_values(*options: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from absl import flags
 
 from official_bert.errors import UserError
 from official_bert.utils import files, tensorflow_import
-from official_bert.utils.configs import NAMING_CONFIGS, find_config
+from official_bert.utils.configs import find_config
 from official_bert.utils.counting import join_words, suggest
 from official_bert.utils.flags import Flag, describe, list_flags
 from official_bert.utils.signals import exit_codes
@@ -160,7 +160,7 @@ class Command:
         given = frozenset(flag.field for flag in known_flags if values[flag.name].present)
         instances = [
             options(
-                **{flag.field: _resolve_value(flag.field, values[flag.name].value) for flag in list_flags(options)},
+                **{flag.field: values[flag.name].value for flag in list_flags(options)},
                 **({GIVEN_FLAGS: given} if hasattr(options, GIVEN_FLAGS) else {}),
             )
             for options in (*self.options, *self._get_variant(variant).options)
@@ -304,11 +304,6 @@ def _parse_flags(
     except (flags.Error, ValueError) as error:
         missing = re.fullmatch("Missing value for flag (.*)", str(error))
         raise UserError(f"{missing[1]}: expected a value, as in {missing[1]}=..." if missing else str(error)) from error
-
-
-def _resolve_value(field: str, value: Any) -> Any:
-    """Returns the value of an option. The name of a file in configs/ becomes the path of the installed file."""
-    return find_config(value) if field in NAMING_CONFIGS and value is not None else value
 
 
 def _expand_flagfiles(arguments: Sequence[str], including: tuple[str, ...] = ()) -> list[str]:

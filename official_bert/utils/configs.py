@@ -2,9 +2,6 @@
 
 import os
 
-# The options, in addition to --flagfile, whose values can be paths in configs/.
-NAMING_CONFIGS = frozenset({"bert_config_file", "init"})
-
 _FOLDER = "configs/"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -248,6 +248,11 @@ def list_flags(options: type, shown_defaults: Mapping[str, Any] | None = None, g
     return flags
 
 
+def locked_options(options: type) -> frozenset[str]:
+    """Returns the names of the options in a dataclass that must not change when a run is resumed."""
+    return frozenset(field.name for field in dataclasses.fields(options) if not field.metadata.get("resumable", False))
+
+
 def convert_arguments(function: str, options: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the keyword arguments of a Python function to the types of the flags in a dataclass.
 

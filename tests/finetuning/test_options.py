@@ -8,9 +8,9 @@ from official_bert.commands import FINETUNE
 from official_bert.finetuning import training
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.optimization.choices import AdamOptions
-from official_bert.runs.run_file import locked_options
 from official_bert.tasks import all_tasks
 from official_bert.tasks.options import TASK_OPTIONS, Defaults, SquadOptions, SquadV2Options, TableOptions
+from official_bert.utils.flags import locked_options
 from tests.conftest import ROOT
 from tests.make import assert_rejected, write_text
 

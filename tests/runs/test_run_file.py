@@ -3,7 +3,7 @@
 import dataclasses
 
 from official_bert.runs import run_file
-from official_bert.utils.flags import option
+from official_bert.utils.flags import locked_options, option
 from tests.make import assert_rejected
 
 
@@ -21,7 +21,7 @@ class MoreOptions:
 
 
 def test_options_are_locked_unless_they_are_declared_resumable():
-    assert run_file.locked_options(Options) == {"rate", "layers", "power"}
+    assert locked_options(Options) == {"rate", "layers", "power"}
     locked = {"rate": 0.1, "layers": ["a"], "power": 1.0, "margin": 2.0}
     assert run_file.locked_values(Options(0.1, "there", ["a"]), MoreOptions()) == locked
 
