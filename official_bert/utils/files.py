@@ -6,7 +6,6 @@ local temporary file and uploaded.
 
 import contextlib
 import fcntl
-import functools
 import glob as local_glob
 import hashlib
 import json
@@ -414,12 +413,10 @@ def remove_unfinished(folder: str, names: str = ".*") -> None:
         names: A regular expression for the final names of the files, to remove only their temporary files. Defaults to
             all.
     """
-    if is_remote(folder):
-        return
-    for name in _list_temporary_names(folder):
-        if not re.fullmatch(rf"(?s:{names}){re.escape(TEMPORARY_SUFFIX)}[0-9a-f]+", name):
+    pattern = os.path.join(local_glob.escape(folder), f"*{TEMPORARY_SUFFIX}*")
+    for path in local_glob.glob(pattern, include_hidden=True):
+        if not re.fullmatch(rf"(?s:{names}){re.escape(TEMPORARY_SUFFIX)}[0-9a-f]+", os.path.basename(path)):
             continue
-        path = os.path.join(folder, name)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:  # removed in the meantime, or not permitted
@@ -432,14 +429,6 @@ def remove_unfinished(folder: str, names: str = ".*") -> None:
             pass
         finally:
             os.close(descriptor)
-
-
-@functools.cache  # so that a run that writes many files to a folder lists it once
-def _list_temporary_names(folder: str) -> list[str]:
-    try:
-        return [name for name in os.listdir(folder) if TEMPORARY_SUFFIX in name]
-    except OSError:
-        return []
 
 
 @contextlib.contextmanager

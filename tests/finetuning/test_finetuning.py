@@ -20,7 +20,7 @@ from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextExample
 from official_bert.runs.training_log import read_log
 from official_bert.tasks.options import GlueOptions, TableOptions
-from official_bert.utils import files, progress
+from official_bert.utils import progress
 from tests.conftest import WORDS, slow_after
 from tests.event_files import read_scalars
 from tests.finetuning.conftest import change, write_table
@@ -135,7 +135,6 @@ def test_leftover_checkpoint_files_of_a_killed_process_are_removed(copied):
     (state / "checkpoint.writing-0123456789ab").mkdir()
     (state / "checkpoint.writing-0123456789ab" / "checkpoint").touch()
     (state / "ckpt-99.data-00000-of-00001").touch()
-    files._list_temporary_names.cache_clear()  # as in another process
     runner.run(change(copied, do_eval=False, do_predict=False))
     assert {path.name for path in state.iterdir()} == before
 
