@@ -32,11 +32,6 @@ class Access:
         self.token = token
         self._allowed_hosts = {name.lower() for name in allowed_hosts}
 
-    @property
-    def needs_token(self) -> bool:
-        """Whether requests must send a token."""
-        return self.token is not None
-
     def check(self, request: web.Request) -> None:
         """Raises a RequestError if the token is wrong or, without a token, the Host or Origin header is not allowed."""
         if self.token is not None:

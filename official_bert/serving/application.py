@@ -170,7 +170,7 @@ class Application:
         return web.Response(body=self._metrics.text(), headers=headers)
 
     async def openapi(self, _: web.Request) -> web.Response:
-        return web.json_response(openapi.describe(self._models, self._options, needs_token=self._access.needs_token))
+        return web.json_response(openapi.describe(self._models, self._options, bool(self._access.token)))
 
     # All requests.
 

@@ -9,16 +9,17 @@ ones are computed in the event loop, because a thread would cost more than it sa
 import asyncio
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from official_bert.inference import exports
 from official_bert.inference.exports import Columns
-from official_bert.inference.predictor import Predictor, PreprocessedTexts, count_row_bytes
+from official_bert.inference.predictor import PARALLEL_BATCHES, Predictor, PreprocessedTexts, count_row_bytes
 from official_bert.kinds.names import IS_TRUNCATED
 from official_bert.serving import logs
 from official_bert.serving.json_api import RequestError
@@ -58,30 +59,47 @@ class _Row:
         return self.texts.tokens[self.number]
 
 
+class Pools:
+    """The thread pools of a server, which compute batches, parse requests and tokenize long texts, and load models."""
+
+    def __init__(self) -> None:
+        self.computing = ThreadPoolExecutor(PARALLEL_BATCHES, "compute")
+        self.parsing = ThreadPoolExecutor(1, "parse")
+        self.loader = ThreadPoolExecutor(1, "load")
+
+    def shut_down(self, seconds: float | None = None) -> bool:
+        """Stops the threads after their current work, and returns whether they stopped in time.
+
+        Args:
+            seconds: Maximum time to wait. None waits as long as necessary.
+        """
+        pools = (self.computing, self.parsing, self.loader)
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+        def wait() -> None:
+            for pool in pools:
+                pool.shutdown()
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        waiting.join(seconds)
+        return not waiting.is_alive()
+
+
 class Batcher:
     """Combines requests to one version of a model into batches, and computes them. Use it within one event loop.
 
     Args:
         model: The model, which computes `model.parallel_batches` batches at a time.
         name: Name of the model in the metrics.
-        threads: The thread pool that computes batches.
-        tokenizing: The thread pool that tokenizes long texts and decodes their answers.
+        pools: The server's thread pools.
         options: The options of the server, with its limits.
         metrics: The server's metrics.
     """
 
-    def __init__(
-        self,
-        model: Predictor,
-        name: str,
-        threads: Executor,
-        tokenizing: Executor,
-        options: ServingOptions,
-        metrics: Metrics,
-    ) -> None:
-        self._model, self._name = model, name
-        self._threads, self._tokenizing = threads, tokenizing
-        self._options = options
+    def __init__(self, model: Predictor, name: str, pools: Pools, options: ServingOptions, metrics: Metrics) -> None:
+        self._model, self._name, self._pools, self._options = model, name, pools, options
         self._waiting: list[_Row] = []  # In the order in which they are computed.
         self._last_request: object = None  # The request of the last batch's oldest row.
         self._tokens = 0  # Of all requests.
@@ -114,7 +132,7 @@ class Batcher:
         seconds, rows, instances = self._options.timeout_seconds, list[_Row](), list[PreprocessedTexts]()
         try:
             async with asyncio.timeout(seconds):
-                pool = self._tokenizing if sum(count_row_bytes(inputs)) > self._model.quick_bytes else None
+                pool = self._pools.parsing if sum(count_row_bytes(inputs)) > self._model.quick_bytes else None
                 for part in _split_instances(inputs) if pool and self._model.supports_batching(signature) else [inputs]:
                     preprocessed = await run_in_pool(pool, self._model.preprocess, signature, part)
                     instances += preprocessed
@@ -223,7 +241,7 @@ class Batcher:
     async def _compute_in_thread(self, batch: list[_Row]) -> None:
         started = time.monotonic()
         try:
-            outputs = await run_in_pool(self._threads, self._compute_rows, batch)
+            outputs = await run_in_pool(self._pools.computing, self._compute_rows, batch)
         except Exception as error:  # The executor has been shut down.
             outputs = [error] * len(batch)
         self._set_answers(batch, started, outputs)

@@ -9,17 +9,15 @@ import gc
 import glob
 import itertools
 import os
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import backends, exports, reference_answers
-from official_bert.inference.predictor import PARALLEL_BATCHES, Predictor
+from official_bert.inference.predictor import Predictor
 from official_bert.serving import logs
-from official_bert.serving.batching import Batcher
+from official_bert.serving.batching import Batcher, Pools
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import ServingOptions
@@ -94,7 +92,7 @@ class Model:
         is_arriving: Whether `refresh` last found a version that may still be being copied.
     """
 
-    def __init__(self, name: str, folder: str, pools: "Pools", options: ServingOptions, metrics: Metrics) -> None:
+    def __init__(self, name: str, folder: str, pools: Pools, options: ServingOptions, metrics: Metrics) -> None:
         self.name = name
         self.versions: dict[int, Version] = {}
         self.is_arriving = False
@@ -179,9 +177,7 @@ class Model:
                 before.files = version_files  # The loaded model stays.
             return
         version.model = model
-        version.batcher = Batcher(
-            model, self.name, self._pools.computing, self._pools.parsing, self._options, self._metrics
-        )
+        version.batcher = Batcher(model, self.name, self._pools, self._options, self._metrics)
         version.state = "AVAILABLE"
         self._metrics.loads.labels(self.name, "loaded").inc()
         logs.info("loaded", model=self.name, version=number, kind=model.kind, seconds=round(loop.time() - start, 2))
@@ -200,34 +196,6 @@ class Model:
             version.state = "END"
             logs.info("unloaded", model=self.name, version=version.number)
             self._pools.loader.submit(gc.collect)  # TensorFlow's functions have reference cycles.
-
-
-class Pools:
-    """The server's thread pools: for computing batches, for parsing requests and for loading models."""
-
-    def __init__(self) -> None:
-        self.computing = ThreadPoolExecutor(PARALLEL_BATCHES, "compute")
-        self.parsing = ThreadPoolExecutor(1, "parse")
-        self.loader = ThreadPoolExecutor(1, "load")
-
-    def shut_down(self, seconds: float | None = None) -> bool:
-        """Stops the threads after their current work, and returns whether they stopped in time.
-
-        Args:
-            seconds: Maximum time to wait. None waits as long as necessary.
-        """
-        pools = (self.computing, self.parsing, self.loader)
-        for pool in pools:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-        def wait() -> None:
-            for pool in pools:
-                pool.shutdown()
-
-        waiting = threading.Thread(target=wait, daemon=True)
-        waiting.start()
-        waiting.join(seconds)
-        return not waiting.is_alive()
 
 
 class Models:

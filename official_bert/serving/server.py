@@ -120,7 +120,7 @@ class Server:
         host, port = await self._connections.listen(runner.server, self._options.host, self._options.port)
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         logs.info("listening", url=self.url)
-        if not is_loopback(self._options.host) and not self._access.needs_token:
+        if not is_loopback(self._options.host) and self._access.token is None:
             logs.warning("other machines may reach this server, which needs no token; see --token_file")
 
 

@@ -1,7 +1,6 @@
 """The batcher: which instances share a batch, and when a batch starts."""
 
 import asyncio
-import concurrent.futures
 import itertools
 import pathlib
 import threading
@@ -18,7 +17,7 @@ from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.kinds.features import Features
 from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec
 from official_bert.serving import batching
-from official_bert.serving.batching import Batcher
+from official_bert.serving.batching import Batcher, Pools
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import ServingOptions
@@ -76,12 +75,13 @@ def run_batcher(model: Model, use: Callable[[Batcher], Awaitable[None]], wait: f
     """Runs a test with a batcher that computes one batch at a time."""
 
     async def run() -> None:
-        with concurrent.futures.ThreadPoolExecutor(1) as threads:
-            batcher = Batcher(
-                model, "m", threads, threads, ServingOptions(["m=/m"], max_wait_ms=wait, **options), Metrics()
-            )
+        pools = Pools()
+        batcher = Batcher(model, "m", pools, ServingOptions(["m=/m"], max_wait_ms=wait, **options), Metrics())
+        try:
             async with asyncio.timeout(60):
                 await use(batcher)
+        finally:
+            pools.shut_down()
 
     asyncio.run(run())
 

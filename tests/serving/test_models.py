@@ -13,8 +13,9 @@ import pytest
 from official_bert.checkpoints.checksums import CHECKSUM_FILE
 from official_bert.errors import UserError
 from official_bert.serving import models
+from official_bert.serving.batching import Pools
 from official_bert.serving.metrics import Metrics
-from official_bert.serving.models import Model, Pools
+from official_bert.serving.models import Model
 from official_bert.serving.options import ServingOptions
 from tests.make import assert_mentions
 from tests.serving import served_models
