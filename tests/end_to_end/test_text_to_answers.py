@@ -36,8 +36,13 @@ def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path, run: Run):
     assert len(re.findall(r"^\s+\d+\.\d %  \S+$", answers, re.MULTILINE)) == 5
 
 
-def test_makefile_targets_exist():
-    subprocess.run("make --dry-run quickstart test test-all test-slow lint bench".split(), cwd=ROOT, check=True)
+def test_makefile_targets_exist_and_the_quickstart_keeps_its_text(tmp_path: pathlib.Path):
+    command = f"make --dry-run quickstart test test-all test-slow lint bench Q={tmp_path}".split()
+    for has_text in (False, True):
+        printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        assert ("python-docs" not in printed) == has_text
+        assert "learn-vocabulary" in printed
+        (tmp_path / "heldout.txt").touch()
 
 
 @pytest.mark.slow
