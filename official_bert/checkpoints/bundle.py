@@ -32,7 +32,7 @@ def find_prefix(path: str) -> str:
             folder, the newest complete one is chosen.
 
     Raises:
-        UserError: If no checkpoint is found, or the folder has several and does not state which is the newest.
+        UserError: If no checkpoint is found, or the folder has several that are not numbered.
     """
     if files.exists(f"{path}.index"):
         return path
@@ -49,12 +49,9 @@ def find_prefix(path: str) -> str:
     numbered = list_checkpoints(path)
     if numbered and len(numbered) == len(prefixes):
         return find_newest_complete(path) or numbered[0]
-    if prefixes and (newest := _named_by_state_file(path)):
-        return newest
     names = ", ".join(f"{os.path.basename(name)}.index" for name in prefixes)
     raise UserError(
-        f"{path} has {len(prefixes)} checkpoints ({names or 'no .index file'}) and its file named checkpoint does "
-        "not state which is the newest; pass the path of one without .index"
+        f"{path} has {len(prefixes)} checkpoints ({names or 'no .index file'}); pass the path of one without .index"
     )
 
 
@@ -69,15 +66,6 @@ def _prefixes_in(folder: str) -> list[str]:
         return []
     names = files.list_folder(folder)
     return [os.path.join(folder, name.removesuffix(".index")) for name in names if name.endswith(".index")]
-
-
-def _named_by_state_file(folder: str) -> str | None:
-    """Returns the newest checkpoint's prefix according to the folder's file named `checkpoint`, if it is usable."""
-    try:
-        newest = tf.train.latest_checkpoint(folder)
-    except _READ_ERRORS:
-        return None
-    return str(newest) if newest else None
 
 
 def list_checkpoints(folder: str, name: str | None = None) -> list[str]:
