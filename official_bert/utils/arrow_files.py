@@ -46,6 +46,9 @@ def list_files(folder: str) -> list[str]:
             f"{folder} contains a selection of rows in the format of an old release of datasets. Save it with a newer "
             "release."
         )
+    for path in paths:
+        if not os.path.isfile(path):
+            raise UserError(f"{path} is missing, although {state_file} lists it. Copy the folder again.")
     return paths
 
 

@@ -165,6 +165,10 @@ def _open_index(path: str) -> TensorFile:
     for shard in sorted(set(map(str, weight_map.values()))):
         if os.path.basename(shard) != shard or not shard.endswith(suffix):
             raise UserError(f"{path} names {shard!r}; expected the name of a {suffix} file in its own folder")
+        if not files.exists(os.path.join(folder, shard)):
+            raise UserError(
+                f"{os.path.join(folder, shard)} is missing, although {path} lists it; copy all files of the model"
+            )
         source = _open_file(os.path.join(folder, shard))
         holders |= dict.fromkeys(source.shapes, source)
     # In the index of TensorFlow's files, each name begins with the model's name. In the shards it does not.
