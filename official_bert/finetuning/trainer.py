@@ -59,9 +59,6 @@ class Trainer:
         eval_steps: Number of steps between two evaluations.
         buckets: The lengths that batches are padded to, if the step is compiled. Empty if any length is allowed.
         replica_step: Function (inputs, targets, weights) that computes one replica's part of a step.
-        tokens: Number of tokens, without padding, in all steps since the trainer was created.
-        seconds: Duration of these steps in seconds.
-        processor_seconds: Processor time of this process in these steps, in seconds.
     """
 
     def __init__(
@@ -102,7 +99,8 @@ class Trainer:
         self.buckets = make_length_buckets(options.max_seq_length) if is_compiled else ()
         self._predictor = KerasRunner(learner, self._strategy, options.max_seq_length)
         self._step: Any = None
-        self.tokens, self.seconds, self.processor_seconds = 0, 0.0, 0.0
+        # Since the last call of take_figures: the number of steps, and sums of losses, tokens and two kinds of seconds.
+        self._sums = np.zeros(5)
 
     def train(
         self,
@@ -148,10 +146,10 @@ class Trainer:
             batch = batches.pad_batch(features, rows, options.max_seq_length, row_weights, buckets=self.buckets)
             self._step = self._step or self._trace_step(batch)
             since, used = time.monotonic(), time.process_time()
-            total += float(self._step(*tf.nest.map_structure(tf.constant, batch)))
-            self.seconds += time.monotonic() - since
-            self.processor_seconds += time.process_time() - used
-            self.tokens += int(batch[0]["input_mask"].sum())
+            loss = float(self._step(*tf.nest.map_structure(tf.constant, batch)))
+            seconds, processor_seconds = time.monotonic() - since, time.process_time() - used
+            self._sums += (1, loss, batch[0]["input_mask"].sum(), seconds, processor_seconds)
+            total += loss
             done += 1
             if on_step(done, total / (done - first)):
                 break
@@ -175,6 +173,23 @@ class Trainer:
     def predict(self, features: Features, batch_size: int) -> Outputs:
         """Computes the model's outputs for all rows, using all replicas. They are in order and without padding."""
         return self._predictor.compute_outputs(features, batch_size)
+
+    def take_figures(self) -> dict[str, float]:
+        """Returns the mean loss, the learning rate and the speed of the steps since the last call.
+
+        Empty without steps. Tokens do not include padding. processor_seconds is the processor time of this process.
+        """
+        steps, loss, tokens, seconds, processor_seconds = self._sums.tolist()
+        if not steps:
+            return {}
+        self._sums[:] = 0.0
+        return {
+            "loss": loss / steps,
+            "learning_rate": self.learning_rate(),
+            "steps_per_second": steps / seconds,
+            "tokens_per_second": tokens / seconds,
+            "processor_seconds": processor_seconds,
+        }
 
     def learning_rate(self) -> float:
         """Returns the learning rate that the last step used."""

@@ -141,8 +141,6 @@ class _Run:
         self._deciding_score = get_deciding_score(task) if self._held_out else ""
         self._sign = get_sign(task)
         self._scores = self._read_scores() if self._held_out else []  # higher is better
-        self._logged = (0, 0.0)  # last logged step, and the sum of losses up to it
-        self._used = (0, 0.0, 0.0)  # this process's tokens, seconds and processor time up to it
         self.best_predictions: dict[str, Any] = {}
 
     def _restore_state(self, digests: list[str]) -> None:
@@ -204,7 +202,7 @@ class _Run:
                     progress.begin(count_rows(done))  # the first step includes compilation
                 progress.update(count_rows(done), f"loss {loss:.4f}{self._format_latest_score()}")
                 if _is_logged(done, options.log_steps, eval_steps, num_steps):
-                    self._log_loss(first, done, loss)
+                    self._log_figures(done)
                 return stop.is_pending()
 
             step = resumed_at
@@ -219,7 +217,7 @@ class _Run:
                         f"lower --learning_rate (now {options.learning_rate:g}) or lengthen the warm-up",
                     )
                 if step == last:
-                    self._log_loss(first, step, loss)
+                    self._log_figures(step)
                     self._evaluate(step, loss)
                 if self._is_chief:
                     self._state.save(step)
@@ -230,32 +228,10 @@ class _Run:
             evaluations = pluralize(options.early_stopping, "evaluation")
             print(f"stopped early: {self._deciding_score} did not improve in {evaluations}")
 
-    def _log_loss(self, first: int, done: int, mean: float) -> None:
-        """Logs the mean loss of the steps since the previous line.
-
-        Args:
-            first: First step of the present call of Trainer.train.
-            done: Number of steps done.
-            mean: Mean loss of the steps from `first` to `done`.
-        """
-        total = mean * (done - first)
-        step, before = self._logged if self._logged[0] > first else (first, 0.0)
-        if done > step:
-            self._log.write(TRAIN, done, {"loss": (total - before) / (done - step), **self._measure_steps(done - step)})
-        self._logged = (done, total)
-
-    def _measure_steps(self, steps: int) -> dict[str, float]:
-        """Returns the learning rate and the speed of the last `steps` steps, those since the previous log line."""
-        trainer = self._trainer
-        used = (trainer.tokens, trainer.seconds, trainer.processor_seconds)
-        tokens, seconds, processor_seconds = (now - before for now, before in zip(used, self._used, strict=True))
-        self._used = used
-        return {
-            "learning_rate": trainer.learning_rate(),
-            "steps_per_second": steps / seconds,
-            "tokens_per_second": tokens / seconds,
-            "processor_seconds": processor_seconds,
-        }
+    def _log_figures(self, step: int) -> None:
+        """Logs the loss and the speed of the steps since the previous line, if there are any, after `step` steps."""
+        if figures := self._trainer.take_figures():
+            self._log.write(TRAIN, step, figures)
 
     def _format_latest_score(self) -> str:
         """Returns the latest value of the score that selects the best model, as text for the progress line."""

@@ -1,6 +1,8 @@
 """Exact values of a fine-tuning step: learning rates, seeds, losses and weights."""
 
 import dataclasses
+import itertools
+import types
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning import batches, training_step
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer, count_steps
+from official_bert.finetuning.training import _Run
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.features import row_lengths
 from official_bert.kinds.spec import KindSpec
@@ -53,6 +56,22 @@ def test_the_logged_learning_rate_is_the_rate_of_the_last_step():
         trainer.optimizer.iterations.assign(steps)
         rates.append(trainer.learning_rate())
     np.testing.assert_allclose(rates, [0.0, 0.0, 0.005, 0.008], 1e-5)
+
+
+def test_each_log_line_has_the_mean_loss_since_the_previous_line():
+    features, trainer, run = random_features("classification", ROWS, 9), make_trainer(), _Run.__new__(_Run)
+    losses, written = [8.0, 4.0, 3.0, 1.0, 5.0, 7.0, 2.0], []
+    remaining = iter(losses)
+    trainer._step = lambda *batch: next(remaining)
+    run._trainer = trainer
+    run._log = types.SimpleNamespace(write=lambda part, step, values: written.append((step, values["loss"])))
+    for first, last in ((0, 3), (3, 7)):
+        trainer.train(features, first, last, lambda done, loss: done in (2, 4, 5) and bool(run._log_figures(done)))
+        for _ in range(2):  # once at the last step, and once after it
+            run._log_figures(last)
+    ends = [2, 3, 4, 5, 7]
+    expected = [sum(losses[start:end]) / (end - start) for start, end in itertools.pairwise([0, *ends])]
+    assert written == [(end, pytest.approx(loss)) for end, loss in zip(ends, expected, strict=True)]
 
 
 def test_a_run_can_be_resumed_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch):

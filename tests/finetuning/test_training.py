@@ -1,6 +1,5 @@
 """The fine-tuning loop: when it logs, what it logs, and when it stops."""
 
-import itertools
 import types
 
 import pytest
@@ -27,25 +26,6 @@ def test_early_stopping_counts_evaluations_since_the_best_score(scores, patience
 def test_log_lines_are_evenly_spaced_between_evaluations(log_steps, eval_steps, num_steps, expected):
     steps = range(1, max(expected) + 1)
     assert [step for step in steps if training._is_logged(step, log_steps, eval_steps, num_steps)] == expected
-
-
-def test_each_log_line_has_the_mean_loss_since_the_previous_line(monkeypatch: pytest.MonkeyPatch):
-    written: list[tuple[int, float]] = []
-
-    class Log:
-        def write(self, part, step, values):
-            written.append((step, values["loss"]))
-
-    monkeypatch.setattr(_Run, "_measure_steps", lambda self, steps: {})
-    run = _Run.__new__(_Run)
-    run._log, run._logged = Log(), (0, 0.0)
-    losses = [8.0, 4.0, 3.0, 1.0, 5.0, 7.0, 2.0]
-    for first, steps in ((0, (2, 3)), (3, (4, 5, 5, 7))):  # the steps of two calls of Trainer.train; one twice
-        for done in steps:
-            run._log_loss(first, done, sum(losses[first:done]) / (done - first))
-    ends = [2, 3, 4, 5, 7]
-    expected = [sum(losses[start:end]) / (end - start) for start, end in itertools.pairwise([0, *ends])]
-    assert written == [(end, pytest.approx(loss)) for end, loss in zip(ends, expected, strict=True)]
 
 
 def test_the_scores_of_a_resumed_run_are_higher_if_they_are_better(tmp_path):
