@@ -19,7 +19,6 @@ _data = functools.partial(option, group=DATA)
 _model = functools.partial(option, group=MODEL)
 _training = functools.partial(option, group=TRAINING)
 _evaluation = functools.partial(option, group=EVALUATION)
-_hardware = functools.partial(option, group=HARDWARE)
 
 # Maps each option with a list of values to the option that a sweep sets to each of them, and to the type of the values.
 SWEPT: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -170,12 +169,9 @@ class FinetuningOptions(ValidatedOptions, AdamOptions, DeviceOptions):
         0, "Number of evaluations without a better score after which training stops. 0 disables early stopping.", min=0
     )
 
-    gradient_accumulation_steps: int = _hardware(
-        1,
-        "Number of parts that each batch is split into, to save memory. The batch size and the step stay the same.",
-        min=1,
+    rematerialize: bool = option(
+        False, "Whether the backward pass computes encoder blocks again, to save memory.", group=HARDWARE
     )
-    rematerialize: bool = _hardware(False, "Whether the backward pass computes encoder blocks again, to save memory.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

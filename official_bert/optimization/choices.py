@@ -67,7 +67,7 @@ def dtype_option() -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """The flags of the commands pretrain and finetune for devices and precision."""
+    """The flags of the commands pretrain and finetune for devices, memory and precision."""
 
     distribution_strategy: str = _device(
         ONE_DEVICE,
@@ -86,6 +86,12 @@ class DeviceOptions:
     tpu_zone: str | None = _device(None, "Zone of the TPU.")
     gcp_project: str | None = _device(None, "Google Cloud project of the TPU.")
     dtype: str = dtype_option()
+    gradient_accumulation_steps: int = option(
+        1,
+        "Number of parts that each batch is split into, to save memory. The batch size and the step stay the same.",
+        min=1,
+        group=HARDWARE,
+    )
     deterministic: bool = option(
         False,
         "Use only deterministic operations, so that two runs on the same kind of device give the same bytes. Slower "

@@ -127,11 +127,6 @@ class PretrainingOptions(ValidatedOptions, choices.AdamOptions, choices.DeviceOp
     )
     freeze: list[str] = _training([], "Regular expressions of the names of layers to freeze, such as layer_[0-5]_.*.")
     random_seed: int = _training(12345, "Random seed for initial weights, the order of the records and dropout.", min=0)
-    gradient_accumulation_steps: int = _training(
-        1,
-        "Number of parts that each batch is split into, to save memory. The batch size and the step stay the same.",
-        min=1,
-    )
     pack_sequences: bool = _training(
         False, "Pack several short records into one row. This reduces padding; losses and gradients are the same."
     )
