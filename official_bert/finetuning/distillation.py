@@ -91,7 +91,7 @@ def prepare_distillation(
     length = teacher_spec["max_seq_length"]
     teacher_features = spec.featurize(examples, teacher.tokenizer, length)
     outputs = KerasRunner(model, strategy, length).compute_outputs(teacher_features, options.eval_batch_size)
-    logits = average_windows(outputs, teacher_features, len(examples))  # [E, C] or [E]
+    logits = average_windows(outputs, teacher_features)  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
     labels = spec.soft_targets(features.targets[LABELS]) if features.targets else np.zeros(rows.shape)
     targets = np.concatenate([labels, rows], axis=-1).astype(np.float32)

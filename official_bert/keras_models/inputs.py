@@ -290,7 +290,7 @@ class Inputs:
         if not self.averages_windows or len(features := self._featurize(examples.items)) == len(examples.items):
             return {}
         outputs = model._compute_outputs(features, batch_size, verbose=0)
-        logits = average_windows(outputs, features, len(examples.items)).astype(np.float32)
+        logits = average_windows(outputs, features).astype(np.float32)
         first_rows = np.unique(features.details[EXAMPLE], return_index=True)[1]
         targets, logits = add_axis(tf.constant(features.targets[LABELS][first_rows]), tf.constant(logits))
         model.reset_metrics()

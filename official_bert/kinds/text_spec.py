@@ -100,7 +100,7 @@ class TextSpec(KindSpec):
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
         """Averages the logits over the windows of each example, and converts the means to predictions."""
-        return self.apply_activation(average_windows(outputs, features, len(examples)))
+        return self.apply_activation(average_windows(outputs, features))
 
     @abc.abstractmethod
     def apply_activation(self, logits: Array) -> Array:
@@ -317,19 +317,16 @@ def featurize(
     return Features(ids, segment_ids, splits, {}, {EXAMPLE: texts}, is_truncated=is_truncated)
 
 
-def average_windows(outputs: Outputs, features: Features, num_examples: int) -> Array:
+def average_windows(outputs: Outputs, features: Features) -> Array:
     """Returns the mean of the logits over the windows of each example, float64 [E, C], or [E] for regression.
 
     Args:
         outputs: Logits of each row.
-        features: Features whose details contain the example of each row.
-        num_examples: E.
+        features: Features whose details contain the example of each row, in ascending order.
     """
     if not len(outputs):
         return np.empty(0)
     logits = np.asarray(np.stack(outputs), np.float64)
-    indices = features.details[EXAMPLE]
-    sums = np.zeros((num_examples, *logits.shape[1:]))
-    np.add.at(sums, indices, logits)
-    counts = np.bincount(indices, minlength=num_examples)
+    counts = np.bincount(features.details[EXAMPLE])
+    sums = np.add.reduceat(logits, np.cumsum(counts) - counts)
     return np.asarray(sums / counts.reshape(-1, *[1] * (logits.ndim - 1)))
