@@ -14,12 +14,13 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from official_bert.kinds.features import Array
 from official_bert.kinds.probabilities import softmax
 from official_bert.kinds.question_answering.questions import Question, Window
 
-Scores = Sequence[npt.NDArray[np.float32]]
+# Possible answers within a window: arrays of the starts and ends, in characters of the context, and of their logits.
+Spans = tuple[Array, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Prediction:
 def predict(
     questions: Sequence[Question],
     windows: Sequence[Window],
-    start_logits: Scores,
-    end_logits: Scores,
+    start_logits: Sequence[Array],
+    end_logits: Sequence[Array],
     version_2: bool,
     n_best_size: int = 20,
     max_answer_length: int = 30,
@@ -74,28 +75,31 @@ def predict(
         n_best_size: Number of candidates to keep per question.
         max_answer_length: Maximum number of tokens of an answer.
     """
-    candidates: list[list[Candidate]] = [[] for _ in questions]
+    spans: list[list[Spans]] = [[] for _ in questions]
     empty: list[list[Candidate]] = [[] for _ in questions]
     for window, start, end in zip(windows, start_logits, end_logits, strict=True):
-        context = questions[window.question].context
-        candidates[window.question] += _list_candidates(context, window, start, end, n_best_size, max_answer_length)
+        spans[window.question].append(_find_spans(window, start, end, n_best_size, max_answer_length))
         empty[window.question].append(Candidate("", 0, 0, float(start[0]), float(end[0])))
     # The window with the lowest score of "no answer" determines that score.
     return [
-        _make_prediction(some, min(empty_ones, key=_get_score), version_2, n_best_size)
-        for some, empty_ones in zip(candidates, empty, strict=True)
+        _make_prediction(question.context, some, min(empty_ones, key=_get_score), version_2, n_best_size)
+        for question, some, empty_ones in zip(questions, spans, empty, strict=True)
     ]
 
 
-def _make_prediction(candidates: list[Candidate], nothing: Candidate, version_2: bool, n_best_size: int) -> Prediction:
-    candidates = sorted(candidates, key=_get_score, reverse=True)
+def _make_prediction(
+    context: str, spans: Sequence[Spans], nothing: Candidate, version_2: bool, n_best_size: int
+) -> Prediction:
+    begins, ends, start_logits, end_logits = (np.concatenate(parts) for parts in zip(*spans, strict=True))
     distinct: dict[str, Candidate] = {}
-    for candidate in candidates:
-        if len(distinct) == n_best_size:
-            break
-        distinct.setdefault(candidate.text, candidate)
+    for index in np.argsort(-(start_logits + end_logits), kind="stable"):
+        begin, end = int(begins[index]), int(ends[index])
+        text = context[begin:end]
+        if text not in distinct:
+            distinct[text] = Candidate(text, begin, end, float(start_logits[index]), float(end_logits[index]))
+            if len(distinct) == n_best_size:
+                break
     best_ones = list(distinct.values())
-    best = best_ones[0] if best_ones else nothing
     if version_2 or not best_ones:
         best_ones = sorted([*best_ones, nothing], key=_get_score, reverse=True)
     probabilities = softmax(np.array([_get_score(candidate) for candidate in best_ones]))
@@ -103,44 +107,29 @@ def _make_prediction(candidates: list[Candidate], nothing: Candidate, version_2:
         dataclasses.replace(candidate, probability=float(probability))
         for candidate, probability in zip(best_ones, probabilities, strict=True)
     ]
-    likely_best = next((candidate for candidate in likely if candidate.text), likely[0])
-    return Prediction(likely, likely_best, _get_score(nothing) - _get_score(best))
+    best = next((candidate for candidate in likely if candidate.text), likely[0])
+    return Prediction(likely, best, _get_score(nothing) - _get_score(best))
 
 
 def _get_score(candidate: Candidate) -> float:
     return candidate.start_logit + candidate.end_logit
 
 
-def _list_candidates(
-    context: str,
-    window: Window,
-    start_logits: npt.NDArray[np.float32],
-    end_logits: npt.NDArray[np.float32],
-    n_best_size: int,
-    max_answer_length: int,
-) -> list[Candidate]:
-    """Returns up to n_best_size possible answers within a window, best first. Each text occurs only once."""
-    here = slice(window.offset, window.offset + len(window.has_most_context))
+def _find_spans(
+    window: Window, start_logits: Array, end_logits: Array, n_best_size: int, max_answer_length: int
+) -> Spans:
+    """Combines the best starts and the best ends of a window to all possible answers."""
+    context = slice(window.offset, window.offset + len(window.has_most_context))
+    start_logits, end_logits = (logits[context].astype(np.float64) for logits in (start_logits, end_logits))
     allowed = np.flatnonzero(window.has_most_context)
-    starts = allowed[_find_best(start_logits[here][allowed], n_best_size)]  # from the first context token
-    ends = _find_best(end_logits[here], n_best_size)
+    starts = allowed[_find_best(start_logits[allowed], n_best_size)]  # from the first context token
+    ends = _find_best(end_logits, n_best_size)
     lengths = ends - starts[:, None] + 1  # [starts, ends]
     rows, columns = np.nonzero((lengths >= 1) & (lengths <= max_answer_length))
     starts, ends = starts[rows], ends[columns]
-    start_scores = start_logits[here][starts].astype(np.float64)
-    end_scores = end_logits[here][ends].astype(np.float64)
-    by_text: dict[str, Candidate] = {}
-    for index in np.argsort(-(start_scores + end_scores), kind="stable"):
-        begin = int(window.starts[starts[index]])
-        end = int(window.ends[ends[index]])
-        text = context[begin:end]
-        if text not in by_text:
-            by_text[text] = Candidate(text, begin, end, float(start_scores[index]), float(end_scores[index]))
-            if len(by_text) == n_best_size:
-                break
-    return list(by_text.values())
+    return window.starts[starts], window.ends[ends], start_logits[starts], end_logits[ends]
 
 
-def _find_best(scores: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
+def _find_best(scores: Array, count: int) -> Array:
     """Returns the positions of the `count` highest scores, best first. The first of equal scores comes first."""
     return np.argsort(-scores, kind="stable")[:count]
