@@ -462,11 +462,6 @@ class FittingModel(TextModel):
         check_labels(self.loss, self.spec, y, y_pred)
         return super().compute_loss(x, y, y_pred, *arguments, **settings)
 
-    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
-        check_labels(self.loss, self.spec, y, y_pred)
-        metrics: dict[str, Any] = super().compute_metrics(x, y, y_pred, sample_weight)
-        return metrics
-
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         strategy = self.distribute_strategy
         if iterator is not None and uses_own_loop(strategy):
