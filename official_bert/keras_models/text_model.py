@@ -99,9 +99,6 @@ class TextModel(keras.Model):
     vocab = ReadOnly("vocab")
     casing = ReadOnly("casing")
     bert_config = ReadOnly("bert_config")
-    max_seq_length = ReadOnly("max_seq_length")
-    seed = ReadOnly("seed")
-    rematerialize = ReadOnly("rematerialize")
 
     backbone: keras.Model  # the encoder, from token ids to sequence_output and pooled_output (a name of keras-hub)
     _preprocessor: Preprocessor | None = None
