@@ -25,7 +25,7 @@ from official_bert.keras_models.best_model import select_best_model
 from official_bert.keras_models.compiling import BertOptimizerSettings
 from official_bert.keras_models.data_sets import check_no_other_data
 from official_bert.keras_models.fit_arguments import check_count, check_split, count_steps
-from official_bert.keras_models.inputs import Examples, Inputs
+from official_bert.keras_models.inputs import Inputs
 from official_bert.keras_models.learned_labels import learn_labels
 from official_bert.keras_models.losses_and_metrics import check_labels
 from official_bert.keras_models.steps import add_axis, run_on_replicas, uses_own_loop
@@ -59,7 +59,6 @@ class FittingModel(TextModel):
     _saved_compile_config: dict[str, Any] | None = None  # configuration in the file that the model was loaded from
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
-    _validation: tuple[Any, Examples] | None = None  # during fit: the data set that it evaluates, and its texts
     _traced_weights: tuple[int, ...] = ()  # the ids of the weights that fit and evaluate have been traced with
 
     def compile(
@@ -275,8 +274,6 @@ class FittingModel(TextModel):
             validation_data if held_out is None else held_out, held_out_batch_size, validation_steps
         )
         prepared = validation_inputs.prepare_evaluation(validation_data, held_out_batch_size)
-        if validation_steps is None and isinstance(validation_data, Examples):
-            self.__dict__["_validation"] = prepared, validation_data  # Bypasses Keras' tracking of attributes.
         set_epoch = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: setattr(inputs, "epoch", epoch))
         callbacks = [set_epoch, *callbacks]
         if metric_for_best_model is not None:
@@ -284,22 +281,19 @@ class FittingModel(TextModel):
                 metric_for_best_model, self._predictions, inputs, validation_data, held_out_batch_size, epochs
             )
             callbacks.insert(0, best_model)
-        try:
-            with data_errors.raise_one_line_errors():
-                history = super().fit(
-                    **arguments,
-                    epochs=epochs,
-                    verbose=verbose,
-                    callbacks=callbacks,
-                    validation_data=prepared,
-                    initial_epoch=initial_epoch,
-                    steps_per_epoch=steps_per_epoch,
-                    validation_steps=validation_steps,
-                    validation_batch_size=validation_batch_size,
-                    validation_freq=validation_freq,
-                )
-        finally:
-            self.__dict__["_validation"] = None
+        with data_errors.raise_one_line_errors():
+            history = super().fit(
+                **arguments,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_data=prepared,
+                initial_epoch=initial_epoch,
+                steps_per_epoch=steps_per_epoch,
+                validation_steps=validation_steps,
+                validation_batch_size=validation_batch_size,
+                validation_freq=validation_freq,
+            )
         num_epochs = f"in {len(history.epoch)} epochs" if len(history.epoch) > 1 else ""
         inputs.print_data_set_truncation(steps_per_epoch, num_epochs)
         validation_inputs.print_data_set_truncation(validation_steps, "validation", num_epochs)
@@ -362,8 +356,8 @@ class FittingModel(TextModel):
             common |= {"batch_size": batch_size, "sample_weight": sample_weight, "callbacks": callbacks}
             with data_errors.raise_one_line_errors():
                 figures = super().evaluate(x, y, **common)
-            if self._validation and x is self._validation[0]:
-                figures |= inputs.compute_text_metrics(self._validation[1], batch_size)
+            if steps is None and hasattr(x, "examples"):
+                figures |= inputs.compute_text_metrics(x.examples, batch_size)
             return figures
         data = x if isinstance(x, tf.data.Dataset) else inputs.make_examples(x, y, sample_weight)
         with data_errors.raise_one_line_errors():

@@ -166,7 +166,9 @@ class Inputs:
             batch_size: Number of texts per batch.
         """
         if isinstance(data, Examples):
-            return self.evaluation(data, batch_size)
+            dataset = self.evaluation(data, batch_size)
+            dataset.examples = data  # for `evaluate`, to which Keras' fit passes the data set
+            return dataset
         if isinstance(data, tf.data.Dataset) and not input_adapters.are_ids(data):
             return self.convert_data_set(data, batch_size)
         return data
