@@ -3,8 +3,8 @@
 B batch of one device, S sequence, H hidden size, F intermediate size, N heads
 """
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 from official_bert.checkpoints.tensors import get_pretraining_shapes
 from official_bert.modeling.config import BertConfig
@@ -15,21 +15,12 @@ from official_bert.pretraining.options import Phase, PretrainingOptions
 _KEPT_BY_ACTIVATION = {"gelu": 4, "gelu_exact": 3}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes that pre-training needs on each device."""
 
     weights: int  # in float32
-    optimizer: int  # two moments for each weight
-    gradients: int  # gradients of the weights, with separate ones of the word embeddings for input and output
     activations: int  # tensors that the forward pass keeps for the backward pass
-    working: int  # temporary tensors of the loss or of one block's backward pass
-    update: int  # after the backward pass: gradients, clipped gradients and intermediate values for all variables
-
-    @property
-    def total(self) -> int:
-        """Peak memory of a step in bytes."""
-        return self.weights + self.optimizer + max(self.gradients + self.activations + self.working, self.update)
+    total: int  # peak memory of a step
 
 
 def estimate_memory(
@@ -72,14 +63,10 @@ def estimate_memory(
     activations += logits + table * number // 4  # the loss's gradient; the transposed table
     if number == 2 and not rematerialize:
         activations += (weights - table) // 2  # copies of the matrices in half precision
-    return Memory(
-        weights=weights,
-        optimizer=2 * weights,
-        gradients=weights + 2 * table,
-        activations=activations,
-        working=max(3 * logits, inside * 3 // 2 if rematerialize else inside // 2),
-        update=weights * 11 // 2,
-    )
+    working = max(3 * logits, inside * 3 // 2 if rematerialize else inside // 2)
+    backward = activations + working + weights + 2 * table  # with separate gradients of the table for input and output
+    update = weights * 11 // 2  # gradients, clipped gradients and intermediate values for all variables
+    return Memory(weights, activations, 3 * weights + max(backward, update))  # with two moments for each weight
 
 
 def print_memory_estimate(
