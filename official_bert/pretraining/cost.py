@@ -63,6 +63,7 @@ def estimate_memory(
     activations += logits + table * number // 4  # the loss's gradient; the transposed table
     if number == 2 and not rematerialize:
         activations += (weights - table) // 2  # copies of the matrices in half precision
+    # Temporary tensors of the loss, or of one block's backward pass.
     working = max(3 * logits, inside * 3 // 2 if rematerialize else inside // 2)
     backward = activations + working + weights + 2 * table  # with separate gradients of the table for input and output
     update = weights * 11 // 2  # gradients, clipped gradients and intermediate values for all variables

@@ -8,9 +8,9 @@ from official_bert.data.sentence_objectives import NONE, get_objective
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.run_metadata import CHANGE_DESCRIPTIONS
-from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run
+from official_bert.pretraining.summary import LENGTH, Logs
 from official_bert.runs.run_file import describe_changes
-from official_bert.runs.training_log import NOTICES, read_log
+from official_bert.runs.training_log import EVAL, NOTICES, TRAIN, read_log
 from official_bert.utils import files, markdown
 from official_bert.utils.counting import pluralize
 
@@ -43,20 +43,22 @@ def write_model_card(
         UserError: If the log is damaged or the file cannot be written.
     """
     path = os.path.join(folder, CARD_FILE)
-    card = model_card(read_logged_run(folder), metadata, read_log(folder, NOTICES), sections or {})
+    name, notices = os.path.basename(os.path.normpath(folder)), read_log(folder, NOTICES)
+    card = model_card(name, summary.read_logs(folder), metadata, notices, sections or {})
     files.write_text(path, card)
     return path
 
 
 def model_card(
-    run: LoggedRun,
+    name: str,
+    logs: Logs,
     metadata: Mapping[str, Any],
     notices: Sequence[Mapping[str, Any]],
     sections: Mapping[str, markdown.Table],
 ) -> str:
     """Returns the text of the card. See `write_model_card` for the arguments."""
     flags, config = metadata["flags"], BertConfig.from_dict(metadata["config"])
-    parts = [f"# {markdown.escape(run.name)}", _describe_model(metadata, config)]
+    parts = [f"# {markdown.escape(name)}", _describe_model(metadata, config)]
     for title, rows in sections.items():
         parts += [f"## {title}", markdown.table(rows)]
 
@@ -67,7 +69,7 @@ def model_card(
     parts.append(_describe_missing_manifests(metadata))
     parts += [markdown.table(summary.make_data_table(manifest)) for manifest in metadata["data"]]
 
-    parts += ["## Training", markdown.table(summary.make_amount_table(run))]
+    parts += ["## Training", markdown.table(summary.make_amount_table(logs[TRAIN]))]
     parts.append(f"The command: {markdown.code(metadata['command'])}")
     parts += [markdown.table(markdown.flag_table(flags)), markdown.table(summary.make_environment_table(metadata))]
     if changes := metadata["changes"]:
@@ -79,10 +81,10 @@ def model_card(
         ]
         parts.append("\n".join(shown))
 
-    scores = markdown.table(summary.make_score_table(run, config.token_objective))
-    parts += ["## Scores", scores or "Nothing was measured.", _describe_evaluation(run, metadata)]
+    scores = markdown.table(summary.make_score_table(logs, config.token_objective))
+    parts += ["## Scores", scores or "Nothing was measured.", _describe_evaluation(logs, metadata)]
 
-    parts += ["## Limits", "\n".join(f"- {limit}" for limit in _list_limits(run, flags, config))]
+    parts += ["## Limits", "\n".join(f"- {limit}" for limit in _list_limits(logs, flags, config))]
     parts.append("_official-bert pretrain overwrites this file at the end of a run. Keep your edits in a copy._")
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -131,8 +133,8 @@ def _describe_missing_manifests(metadata: Mapping[str, Any]) -> str:
     return f"{files} no manifest. The number of their records and the text that they were made from are unknown."
 
 
-def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
-    if not run.eval:
+def _describe_evaluation(logs: Logs, metadata: Mapping[str, Any]) -> str:
+    if not logs[EVAL]:
         return ""
     evaluated = metadata["evaluation_data"]
     if not evaluated:
@@ -146,9 +148,9 @@ def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
     )
 
 
-def _list_limits(run: LoggedRun, flags: Mapping[str, Any], config: BertConfig) -> list[str]:
+def _list_limits(logs: Logs, flags: Mapping[str, Any], config: BertConfig) -> list[str]:
     limits = []
-    examples = summary.compute_amounts(run)["examples"]
+    examples = summary.compute_amounts(logs[TRAIN])["examples"]
     if examples:
         limits.append(
             f"It was trained on {pluralize(round(examples), 'sequence')}, the original models on "
@@ -156,14 +158,14 @@ def _list_limits(run: LoggedRun, flags: Mapping[str, Any], config: BertConfig) -
         )
     if flags["init_checkpoint"]:
         limits.append("It started from trained weights (--init_checkpoint). Their training is not counted here.")
-    longest = max((line[LENGTH] for line in run.train), default=flags[LENGTH])
+    longest = max((line[LENGTH] for line in logs[TRAIN]), default=flags[LENGTH])
     positions = config.max_position_embeddings
     if longest < positions and not flags["init_checkpoint"]:
         limits.append(
             f"It was trained on sequences of at most {longest} tokens. Its embeddings of the positions from there to "
             f"{positions} are untrained."
         )
-    if not run.eval:
+    if not logs[EVAL]:
         limits.append("It was not evaluated in this run.")
     limits.append(
         "The scores measure the pre-training objectives on text like the records. Only fine-tuning shows how useful "

@@ -1,9 +1,7 @@
 """Reads the log of a run, and makes the tables of its model card: scores, amounts and data."""
 
 import collections
-import dataclasses
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,27 +13,17 @@ LENGTH = "max_seq_length"
 _MISSING, _BEST = "–", "best evaluation"
 
 
-@dataclasses.dataclass(frozen=True)
-class LoggedRun:
-    """The logged measurements of a run. Each list has one line (a dict) for each logged step, in ascending order."""
-
-    name: str
-    train: list[dict[str, Any]]  # means over the steps since the previous line; `step` is the last of them
-    eval: list[dict[str, Any]]  # evaluations on held-out records
-    general: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # evaluations on general text
+# The lines of a run's log (dicts) by kind of log, in ascending order of their steps. A line of training has means over
+# the steps since the previous line.
+Lines = list[dict[str, Any]]
+Logs = Mapping[str, Lines]
 
 
-def read_logged_run(folder: str) -> LoggedRun:
-    """Reads the log in the folder of a run. Without a log, the lists are empty."""
-    name = os.path.basename(os.path.normpath(folder))
-    train, evaluations, general = (_sort_by_step(read_log(folder, kind)) for kind in (TRAIN, EVAL, GENERAL))
-    return LoggedRun(name, train, evaluations, general)
-
-
-def _sort_by_step(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def read_logs(folder: str) -> Logs:
+    """Reads the logs of training and evaluation in the folder of a run. Missing logs have no lines."""
     # A run that was killed after its last checkpoint has logged some steps twice. The later line counts.
-    by_step = {line["step"]: line for line in lines}
-    return [by_step[step] for step in sorted(by_step)]
+    by_step = {kind: {line["step"]: line for line in read_log(folder, kind)} for kind in (TRAIN, EVAL, GENERAL)}
+    return {kind: [lines[step] for step in sorted(lines)] for kind, lines in by_step.items()}
 
 
 # Labels of the scores, by their names in the log.
@@ -60,18 +48,18 @@ _SHARES = (
 )
 
 
-def make_score_table(run: LoggedRun, objective: str) -> Table:
+def make_score_table(logs: Logs, objective: str) -> Table:
     """Returns a table of the last and the best scores with their steps, or only its header if nothing was measured.
 
     Args:
-        run: The log of the run.
+        logs: The logs of the run.
         objective: Name of the objective that predicts tokens (see BertConfig.token_objective).
     """
-    columns: list[tuple[str, list[dict[str, Any]]]] = []
-    for title, lines in (("training", run.train), ("evaluation", run.eval), ("general text", run.general)):
-        if lines:
+    columns: list[tuple[str, Lines]] = []
+    for title, kind in (("training", TRAIN), ("evaluation", EVAL), ("general text", GENERAL)):
+        if lines := logs[kind]:
             columns.append((f"{title}, step {lines[-1]['step']:,}", lines[-1:]))
-            if lines is run.eval:
+            if kind == EVAL:
                 # Scores on other records, or on fewer of them, cannot be compared with the last ones.
                 same = [line for line in lines if line.get("predictions") == lines[-1].get("predictions")]
                 columns.append((_BEST, same))
@@ -83,7 +71,7 @@ def make_score_table(run: LoggedRun, objective: str) -> Table:
     return table
 
 
-def _format_score(lines: list[dict[str, Any]], name: str, shows_step: bool) -> str:
+def _format_score(lines: Lines, name: str, shows_step: bool) -> str:
     is_accuracy = name.endswith("accuracy")
     scored = [line for line in lines if math.isfinite(line.get(name, math.nan))]
     if not scored:
@@ -93,10 +81,10 @@ def _format_score(lines: list[dict[str, Any]], name: str, shows_step: bool) -> s
     return text + f" (step {best['step']:,})" * shows_step
 
 
-def compute_amounts(run: LoggedRun) -> dict[str, float]:
+def compute_amounts(train: Lines) -> dict[str, float]:
     """Returns the number of steps, examples, tokens (without padding) and seconds of training, by name."""
     done = {"steps": 0.0, "examples": 0.0, "tokens": 0.0, "seconds": 0.0}
-    for line in run.train:
+    for line in train:
         seconds = (line["step"] - done["steps"]) / line["steps_per_second"]
         done["steps"] = line["step"]
         done["seconds"] += seconds
@@ -105,15 +93,15 @@ def compute_amounts(run: LoggedRun) -> dict[str, float]:
     return done
 
 
-def make_amount_table(run: LoggedRun) -> Table:
+def make_amount_table(train: Lines) -> Table:
     """Returns a table of the amounts of training, or only its header if nothing was trained."""
     table = [["amount", "value"]]
-    if run.train:
-        done = compute_amounts(run)
+    if train:
+        done = compute_amounts(train)
         labels = {"steps": "steps", "examples": "examples", "tokens": "tokens, without padding"}
         table += [[label, _format_count(done[name])] for name, label in labels.items()]
         table.append(["time in steps", format_duration(done["seconds"])])
-        last_steps = {line[LENGTH]: line["step"] for line in run.train}  # of each phase
+        last_steps = {line[LENGTH]: line["step"] for line in train}  # of each phase
         for number, (length, step) in enumerate(last_steps.items() if len(last_steps) > 1 else (), start=1):
             table.append([f"phase {number}", f"length {length}, up to step {step:,}"])
     return table

@@ -11,8 +11,7 @@ from official_bert.pretraining import summary
 from official_bert.pretraining.model_card import CARD_FILE, model_card, write_model_card
 from official_bert.pretraining.run import write_report
 from official_bert.pretraining.run_metadata import command_line, read_run_metadata, write_run_metadata
-from official_bert.pretraining.summary import LoggedRun
-from official_bert.runs.training_log import EVAL, TRAIN, TrainingLog, format_line
+from official_bert.runs.training_log import EVAL, GENERAL, TRAIN, TrainingLog, format_line
 
 STATISTICS = {"text_documents": 131, "text_tokens": 644_926, "text_unknown": 129, "instances": 80, "random_next": 60}
 SOURCE = {"flags": {"dupe_factor": 5}, "vocabulary": "ab" * 32, "inputs": [{"file": "wiki.txt"}]}
@@ -59,7 +58,11 @@ def write_card(folder, **changes):
 
 
 def make_card(train=(), evaluations=(), sections=(), **changes):
-    return model_card(LoggedRun("run", list(train), list(evaluations)), {**METADATA, **changes}, [], dict(sections))
+    return model_card("run", make_logs(train, evaluations), {**METADATA, **changes}, [], dict(sections))
+
+
+def make_logs(train=(), evaluations=()):
+    return {TRAIN: train, EVAL: evaluations, GENERAL: ()}
 
 
 def test_the_stored_command_can_be_run_again(monkeypatch):
@@ -115,7 +118,7 @@ def test_markdown_is_escaped_in_the_card(tmp_path):
 def test_the_card_has_a_table_of_the_last_and_best_scores():
     evaluations = [line(10, 3.0), line(20, 1.5), line(30, math.nan), line(40, 2.0)]
     train = [train_line(35), train_line(40, 1.0)]
-    table = summary.make_score_table(LoggedRun("run", train, evaluations), "masked LM")
+    table = summary.make_score_table(make_logs(train, evaluations), "masked LM")
     assert table[0] == ["score", "training, step 40", "evaluation, step 40", "best evaluation"]
     assert table[2] == ["masked LM loss (nats)", "1.0000", "2.0000", "1.5000 (step 20)"]
     assert table[3] == ["masked LM accuracy", "25.0 %", "25.0 %", "25.0 % (step 10)"]
@@ -126,14 +129,14 @@ def test_the_card_has_a_table_of_the_last_and_best_scores():
 
 def test_the_best_score_is_chosen_among_evaluations_of_the_same_records():
     lines = [line(10, 3.0, predictions=9), line(20, 1.5, predictions=5), line(30, 1.0), line(40, 4.0, predictions=9)]
-    table = summary.make_score_table(LoggedRun("run", [], lines), "masked LM")
+    table = summary.make_score_table(make_logs(evaluations=lines), "masked LM")
     assert table[2] == ["masked LM loss (nats)", "4.0000", "3.0000 (step 10)"]
 
 
 def test_totals_count_every_step_once():
-    run = LoggedRun("run", [train_line(10), train_line(15), train_line(20, examples_per_second=64.0)], [])
+    train = [train_line(10), train_line(15), train_line(20, examples_per_second=64.0)]
     expected = {"steps": 20, "seconds": 5.0, "examples": 15 / 4 * 128 + 5 / 4 * 64, "tokens": 40_000.0}
-    assert summary.compute_amounts(run) == expected
+    assert summary.compute_amounts(train) == expected
 
 
 def test_the_card_warns_if_scores_are_for_training_records():
@@ -160,8 +163,8 @@ def test_the_card_warns_about_untrained_positions():
 
 def test_the_last_log_line_of_a_repeated_step_counts(tmp_path):
     evaluations = [line(10, 3.0), line(20, 9.0), line(15, 2.0), line(20, 1.0)]
-    found = summary.read_logged_run(write_log(tmp_path / "run", [train_line(20)], evaluations))
-    assert [(each["step"], each["masked_lm_loss"]) for each in found.eval] == [(10, 3.0), (15, 2.0), (20, 1.0)]
+    found = summary.read_logs(write_log(tmp_path / "run", [train_line(20)], evaluations))
+    assert [(each["step"], each["masked_lm_loss"]) for each in found[EVAL]] == [(10, 3.0), (15, 2.0), (20, 1.0)]
 
 
 def test_only_the_last_notices_are_shown(tmp_path):
