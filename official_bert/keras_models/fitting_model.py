@@ -346,24 +346,21 @@ class FittingModel(TextModel):
         batch_size, steps = check_count(batch_size, "batch_size", 32), check_count(steps, "steps", None)
         check_no_other_data(x, y=y, sample_weight=sample_weight)
         inputs = Inputs(self, prints_notes=bool(verbose))
-        common = {"verbose": verbose, "steps": steps, "return_dict": return_dict, **settings}
+        common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
         if confusion_matrix and (are_ids(x) or not self.spec.is_single_label):
             raise UserError(
                 "confusion_matrix=True needs texts and a TextClassifier with one class per text; remove the argument"
             )
         if are_ids(x):  # Keras' fit passes its validation data in this form.
             y = inputs.convert_labels(x, y)
-            common |= {"batch_size": batch_size, "sample_weight": sample_weight, "callbacks": callbacks}
             with data_errors.raise_one_line_errors():
-                figures = super().evaluate(x, y, **common)
+                figures = super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
             if steps is None and hasattr(x, "examples"):
                 figures |= inputs.compute_text_metrics(x.examples, batch_size)
             return figures
         data = x if isinstance(x, tf.data.Dataset) else inputs.make_examples(x, y, sample_weight)
         with data_errors.raise_one_line_errors():
-            figures = super().evaluate(
-                inputs.prepare_evaluation(data, batch_size), callbacks=callbacks, **common | {"return_dict": True}
-            )
+            figures = super().evaluate(inputs.prepare_evaluation(data, batch_size), **common | {"return_dict": True})
         inputs.print_data_set_truncation(steps)
         if verbose and {"temperature", "thresholds"} & self.spec.settings.keys():
             print("note: the loss and the Keras metrics do not use the model's temperature and thresholds")
