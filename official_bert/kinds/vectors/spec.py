@@ -236,22 +236,20 @@ class _Search:
 
     def __init__(self, predictions: Array, examples: Sequence[VectorExample]) -> None:
         vectors = retrieval.normalize_vectors(predictions)
-        indices: dict[str, int] = {}
-        candidate_vectors: list[Array] = []
-        by_query: dict[str, tuple[Array, list[int]]] = {}
+        queries: dict[str, Array] = {}  # the vectors by text
+        candidates: dict[str, Array] = {}
+        answers: dict[str, dict[str, None]] = {}  # by query, each text once
         for example, rows in zip(examples, vectors, strict=True):
             query, *others = example.texts
+            queries.setdefault(query, rows[0])
+            answers.setdefault(query, {})[others[0]] = None
             for text, row in zip(others, rows[1:], strict=True):
-                if text not in indices:
-                    indices[text] = len(indices)
-                    candidate_vectors.append(row)
-            answers = by_query.setdefault(query, (rows[0], []))[1]
-            if indices[others[0]] not in answers:
-                answers.append(indices[others[0]])
-        self.queries, self.candidates = list(by_query), list(indices)
-        self.answers = [np.array(answers) for _, answers in by_query.values()]
-        query_vectors = np.stack([row for row, _ in by_query.values()])
-        self.ranks, self.nearest = retrieval.rank_answers(query_vectors, np.stack(candidate_vectors), self.answers)
+                candidates.setdefault(text, row)
+        self.queries, self.candidates = list(queries), list(candidates)
+        indices = {text: index for index, text in enumerate(candidates)}
+        self.answers = [np.array([indices[text] for text in texts]) for texts in answers.values()]
+        query_vectors, candidate_vectors = np.stack(list(queries.values())), np.stack(list(candidates.values()))
+        self.ranks, self.nearest = retrieval.rank_answers(query_vectors, candidate_vectors, self.answers)
 
 
 def _are_graded(examples: Sequence[VectorExample]) -> bool:
