@@ -20,6 +20,7 @@ ODD_TEXTS = (
     "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f600 \U00010400 \ufffd \x01\x7f \u202etxet",
     f"one{PAIR_SEPARATOR}two{PAIR_SEPARATOR}three",
 )
+_ODD_PAIRS = [(text, ODD_TEXTS[(number * 3 + 1) % len(ODD_TEXTS)]) for number, text in enumerate(ODD_TEXTS)]
 SHORT = 7  # tokens
 _MANY_WORDS = 500  # words of the generated texts
 
@@ -54,8 +55,7 @@ class SyntheticTexts:
             (room - 1, 1), (room, 1), (1, room), (0, room), (0, room + 2), (room + 1, 0), (room + 2, 0),
             (SHORT, 5 * room // 2), (2 * room, 2 * room),
         ]  # fmt: skip
-        odd = [(text, ODD_TEXTS[(number * 3 + 1) % len(ODD_TEXTS)]) for number, text in enumerate(ODD_TEXTS)]
-        return [*odd, ("", ""), *((self.text(first), self.text(second)) for first, second in lengths)]
+        return [*_ODD_PAIRS, ("", ""), *((self.text(first), self.text(second)) for first, second in lengths)]
 
     def questions(self, room: int, longest: int) -> list[tuple[str, str]]:
         """Returns pairs of question and context of several lengths.
@@ -66,10 +66,7 @@ class SyntheticTexts:
         """
         lengths = [(SHORT, tokens) for tokens in _list_lengths(max(room - SHORT, 1))]
         lengths += [(tokens, 2 * SHORT) for tokens in (1, longest, longest + 1)] + [(0, SHORT)]
-        odd = [
-            (ODD_TEXTS[(number * 3 + 1) % len(ODD_TEXTS)], f"{text} {self.text(3)}")
-            for number, text in enumerate(ODD_TEXTS)
-        ]
+        odd = [(question, f"{text} {self.text(3)}") for text, question in _ODD_PAIRS]
         return [*odd, *((self.text(first), self.text(second)) for first, second in lengths)]
 
 
