@@ -17,7 +17,7 @@ import numpy as np
 from official_bert.errors import UserError
 from official_bert.kinds.features import LABELS, Array, Features, Outputs, describe_truncation
 from official_bert.kinds.synthetic_texts import SyntheticTexts
-from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
+from official_bert.modeling.head_input import HeadInput
 from official_bert.tokenization.exact import FullTokenizer
 
 UNSTORED = {"stored": False}  # the metadata of a spec's fields that task.json does not contain
@@ -91,7 +91,7 @@ class KindSpec(abc.ABC):
     labels: tuple[str, ...] | None = None
     num_choices: int | None = None
     pair: bool = False
-    head_input: HeadInput = ENCODER_ITSELF
+    head_input: HeadInput = dataclasses.field(default_factory=HeadInput)
 
     @classmethod
     def model_module(cls) -> str:

@@ -55,6 +55,3 @@ class HeadInput:
     def to_dict(self) -> dict[str, Any]:
         """Returns the entries for task.json. Empty if the head reads the encoder's output."""
         return {} if self.is_encoder else dataclasses.asdict(self)
-
-
-ENCODER_ITSELF = HeadInput()

@@ -22,7 +22,7 @@ from official_bert.kinds import names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.fast.verification import run_functions_eagerly
-from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
+from official_bert.modeling.head_input import HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.fast import FastTokenizer
@@ -69,9 +69,9 @@ def scattered(model: keras.Model) -> keras.Model:
     return model
 
 
-def build_model(kind: str, config: BertConfig = CONFIG, head_input: HeadInput = ENCODER_ITSELF) -> keras.Model:
+def build_model(kind: str, config: BertConfig = CONFIG, head_input: HeadInput | None = None) -> keras.Model:
     """Returns the model of a kind or, without a head, of FILL_MASK or ENCODER. Tests share and do not change it."""
-    return _build_model(kind, config, head_input)
+    return _build_model(kind, config, head_input or HeadInput())
 
 
 @functools.cache

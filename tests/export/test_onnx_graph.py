@@ -14,7 +14,7 @@ from official_bert.export import onnx_graph
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, KINDS, MULTIPLE_CHOICE, TAGGING
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.head_input import BILSTM, ENCODER_ITSELF, FEATURES, HeadInput
+from official_bert.modeling.head_input import BILSTM, FEATURES, HeadInput
 from official_bert.modeling.pooling import build_vector_model
 from tests.conftest import slow_after
 from tests.export.exported_models import CHOICES, CONFIG, LARGER, build_model, random_features, relative_error
@@ -54,7 +54,7 @@ def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.
     *((kind, {"causal_attention": True}, "") for kind in KINDS),
 ]))  # fmt: skip
 def test_every_kind_gives_the_outputs_of_its_model(kind: str, changes: dict[str, Any], head: str, tmp_path):
-    model = build_model(kind, dataclasses.replace(CONFIG, **changes), HeadInput(head, 3) if head else ENCODER_ITSELF)
+    model = build_model(kind, dataclasses.replace(CONFIG, **changes), HeadInput(head, 3) if head else HeadInput())
     assert_written(onnx_graph.onnx_model(model), model, kind, tmp_path)
 
 
