@@ -86,7 +86,8 @@ def test_calibration_error_equals_its_definition():
     confidences, is_right = np.array([0.95, 0.95, 0.95, 0.95, 0.65, 0.65]), np.array([1, 1, 1, 0, 0, 1])
     assert probabilities.calibration_error(confidences, is_right) == pytest.approx((0.2 * 4 + 0.15 * 2) / 6)
     assert probabilities.calibration_error(np.ones(3), np.ones(3)) == 0.0
-    assert probabilities.calibration_error(np.ones(4), np.array([1, 0, 0, 0])) == 0.75  # the last bin includes 1
+    # The last bin includes 1.
+    assert probabilities.calibration_error(np.array([1.0, 0.95]), np.array([0, 1])) == pytest.approx((1 - 0.05) / 2)
 
 
 # The score that each measure maximizes, from the numbers of true and false positives, false and true negatives.
@@ -126,6 +127,9 @@ def test_thresholds_at_the_edges_are_defined_or_refused():
     assert choose(rows, expected, ["a"], "precision=0.5") == (0.25,)
     # Among equally good thresholds, the closest to a half: 0.15 is as accurate as 0.75.
     assert choose(np.array([[0.9], [0.6], [0.3]]), np.array([[1.0], [0.0], [1.0]]), ["a"], "accuracy") == (0.75,)
+    # The only text without the label counts as much as all texts with it.
+    rows, expected = np.array([[0.9], [0.8], [0.7], [0.6], [0.5]]), np.array([[1.0], [0.0], [1.0], [1.0], [1.0]])
+    assert choose(rows, expected, ["a"], "balanced_accuracy") == (pytest.approx(0.85),)
     rows = np.array([[1.0, 0.0], [0.0, 0.0]])
     assert_rejected(("b", "--thresholds"), choose, rows, rows, ["a", "b"], "f1")
     assert_rejected(("thresholds", 3), ClassificationSpec(labels=("a", "b", "c")).choose_thresholds, [], [], "f1")

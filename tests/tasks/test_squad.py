@@ -60,9 +60,13 @@ def test_invalid_questions_are_reported_and_the_rest_is_read(version_2, split, b
 def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: pathlib.Path):
     entries = entry("none", is_impossible=True), entry("empty"), entry("misplaced", ("dog", 4)), entry("unknown")
     del entries[3]["answers"]
-    questions, problems = read(write(tmp_path / "a.json", *entries), version_2=True, split=TEST)
-    assert [question.answers for question in questions] == [(), (), (Answer("dog", 4),), None]
+    path, misplaced = write(tmp_path / "a.json", *entries), (Answer("dog", 4),)
+    questions, problems = read(path, version_2=True, split=TEST)
+    assert [question.answers for question in questions] == [(), (), misplaced, None]
     assert problems == []
+    questions, (problem,) = read(path, version_2=False, split=TEST)
+    assert [question.answers for question in questions] == [None, misplaced, None]
+    assert_mentions(problem, "question none", "is_impossible")
 
 
 @pytest.mark.parametrize(("content", "names"), [

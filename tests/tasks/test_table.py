@@ -34,8 +34,8 @@ def read(path, split="train", bad_rows=None, **options) -> list[TextExample]:
 
 @pytest.mark.parametrize(("name", "content", "options", "labels", "examples"), [
     # A byte order mark, quotes, line ends in cells, and an empty line.
-    ("a.csv", '\ufefftext,label\r\n"a, ""b""\nc",x\r\n\r\nd,y\r\n', {}, "x y",
-     [('a, "b"\nc', None, 0), ("d", None, 1)]),
+    ("a.csv", '\ufefftext,label\r\n"a, ""b""\r\nc",x\r\n\r\nd,y\r\n', {}, "x y",
+     [('a, "b"\r\nc', None, 0), ("d", None, 1)]),
     ("a.csv.gz", gzip.compress(AB.encode(), mtime=0), {}, "x y", [("a", None, 0), ("b", None, 1)]),
     ("a.tsv", 'first\ttext\tclass\n"a\tb"\tx\nc\td\ty\n',
      {"text_column": "first", "text_pair_column": "text", "label_column": "class"}, "x y",

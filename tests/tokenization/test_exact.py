@@ -30,6 +30,9 @@ VOCABULARIES = {
 # No released vocabulary is lower-cased with accents. This one has pieces with accents.
 REAL_VOCABULARIES = [*VOCABULARIES.items(), ("bert-base-multilingual-cased-vocab.txt", ACCENTED)]
 
+BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
+IDEOGRAPHS = [tuple(int(end, 16) for end in block.split("-")) for block in BLOCKS.split()]
+
 # Every assigned code point in the categories that text can contain (surrogates cannot be encoded).
 ASSIGNED = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cn", "Cs", "Co")]
 
@@ -43,14 +46,13 @@ def is_special(character: str) -> bool:
 # that the rules make: a vocabulary without them would turn right and wrong letters into [UNK].
 SPECIAL = [chr(code) for code in ASSIGNED if is_special(chr(code))]
 MADE = {*"".join(SPECIAL), *unicodedata.normalize("NFD", "".join(SPECIAL).lower()), *"ας"}
-SOME = [code for code in ASSIGNED if code % 32 == 0 or chr(code) in MADE]
+ENDS = {code for first, last in IDEOGRAPHS for code in (first - 1, first, last, last + 1)}
+SOME = [code for code in ASSIGNED if code % 32 == 0 or code in ENDS or chr(code) in MADE]
 with_code_points = pytest.mark.parametrize(
     "codes", [pytest.param(SOME, id="some"), pytest.param(ASSIGNED, id="all", marks=pytest.mark.slow)]
 )
 
 
-BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
-IDEOGRAPHS = [tuple(int(end, 16) for end in block.split("-")) for block in BLOCKS.split()]
 make_tokenizer = functools.cache(BasicTokenizer)
 
 
