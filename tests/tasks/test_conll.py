@@ -129,7 +129,7 @@ def test_a_table_with_a_word_in_each_row_gives_sentences(tmp_path: pathlib.Path)
 
 def test_comments_before_a_sentence_are_counted(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     text = (
-        "# id 1\n# text = the\nthe _ _ O\ncat _ _ B-X\n\n#\thttp://a\n# _ _ O\n1 _ _ O\n# _ _ O\n\n# end\n\n#1 _ _ O\n"
+        "# id O\n# text = the\nthe _ _ O\ncat _ _ B-X\n\n#\thttp://a\n# _ _ O\n1 _ _ O\n# _ _ O\n\n# end\n\n#1 _ _ O\n"
     )
     first, second = Sentence(("the", "cat"), ("O", "B-X"), 3), Sentence(("#", "1", "#"), ("O", "O", "O"), 7)
     path = write_text(tmp_path / "a.txt", text)

@@ -26,6 +26,7 @@ OBJECTIVES = [
     (TRIPLETS, {}, "ranking", 3),
     (TRIPLETS, {"objective": "triplet"}, "triplet", 3),
     (GRADED, FIVE, "cosine", 2),
+    ("text,text_pair,negative,score\nthe cat,a cat,a dog,5\nthe dog,a mat,a cat,1.5\n", FIVE, "cosine", 2),
     (GRADED, {"objective": "ranking"}, "ranking", 2),
 ]
 
