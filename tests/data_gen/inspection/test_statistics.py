@@ -52,12 +52,18 @@ def test_counts_equal_a_simple_loop_and_the_manifest(vocab_file, tmp_path, monke
     for batch in batches.read_batches(str(path), schema, read.append):
         statistics.add(batch)
     assert sum(read) == path.stat().st_size
-    expected = plain_counts(parse_records(tmp_path), vocab["[UNK]"])
+    records = parse_records(tmp_path)
+    expected = plain_counts(records, vocab["[UNK]"])
     assert {name: getattr(statistics, name) for name in expected} == expected
     assert min(expected.values()) > 0
     made = json.loads((tmp_path / "out.manifest.json").read_text())["statistics"]
     assert (statistics.records, statistics.random_next) == (made["instances"], made["random_next"])
     assert (statistics.predictions, statistics.text) == (made["predictions"], made["maskable"])
+    labels = records["masked_lm_ids"][records["masked_lm_weights"] > 0].tolist()
+    ranked = sorted(set(labels), key=lambda label: (-labels.count(label), label))
+    most = [(list(vocab)[label], labels.count(label)) for label in ranked]
+    assert len({count for _, count in most}) < len(most), "some tokens are predicted equally often"
+    assert statistics.list_most_predicted(len(most) - 1) == most[:-1]
     drawn = []
     monkeypatch.setattr(statistics_module, "draw_histogram", lambda title, numbers, *counts: drawn.append(counts))
     statistics.draw_histograms()

@@ -177,6 +177,13 @@ def test_without_a_vocabulary_ids_are_checked_against_the_model(shards, tmp_path
         assert_mentions(each, path, "record 0", "input_ids", THE, 0, MASK - 1)
 
 
+def test_ids_of_a_larger_model_are_checked_against_the_vocabulary(vocab_file, tmp_path):
+    record, config = good(), config_file(tmp_path, vocab_size=len(WORDS) + 1)
+    record["input_ids"][1] = len(WORDS)
+    (told,) = problems(input_file=[write(tmp_path / "x", [record])], vocab_file=vocab_file, bert_config_file=config)
+    assert_mentions(told, "record 0", "input_ids", len(WORDS), 0, len(WORDS) - 1)
+
+
 def test_lengths_that_differ_from_the_manifest_are_reported(shards, vocab_file, tmp_path):
     described = write_manifest(dict.fromkeys(shards, 5), vocab_file, max_seq_length=12)
     assert_mentions(problems(manifest=described)[0], "record 0", "input_ids", 10, 12)

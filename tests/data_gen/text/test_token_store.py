@@ -39,6 +39,18 @@ def test_blocks_cover_every_document_once(tmp_path):
         assert all(one[1] == two[0] for one, two in itertools.pairwise(blocks))
 
 
+def test_blocks_of_many_documents(tmp_path):
+    count = (1 << 16) + 2  # The documents are read in groups of 1 << 16.
+
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones(len(sentences), np.int32), np.arange(len(sentences) + 1)
+
+    token_store.write_part(str(tmp_path / "0"), [["1"]] * count, encode, np.dtype("<u2"), [1])
+    token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "0")])
+    store = token_store.TokenStore(str(tmp_path / "corpus"), np.dtype("<u2"))
+    assert store.blocks(1) == [(number, number + 1) for number in range(count)]
+
+
 @pytest.mark.parametrize(
     ("largest", "marked", "expected"),
     [(2**16 - 1, False, "<u2"), (2**16, False, "<u4"), (2**15 - 1, True, "<u2"), (2**15, True, "<u4")],

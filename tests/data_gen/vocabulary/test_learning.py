@@ -10,7 +10,9 @@ import tokenizers
 
 from data_gen.options import VocabularyOptions
 from data_gen.vocabulary import learning, report
+from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.tokenization import exact
+from official_bert.tokenization.casing import UNCASED
 from tests.conftest import ROOT
 from tests.make import assert_rejected, write_text, write_vocab
 
@@ -74,6 +76,14 @@ def test_the_command_writes_the_same_bytes_in_every_process(test_data, tmp_path)
     assert "bert-base-uncased-vocab.txt" in first.splitlines()[-1]
     assert (tmp_path / "1.txt").read_bytes() == (tmp_path / "2.txt").read_bytes()
     assert (tmp_path / "1.txt").read_bytes().count(b"\n") == 4000
+
+
+def test_the_report_has_the_share_of_the_sentences_that_were_counted():
+    counts = WordCounts(UNCASED, 10)
+    counts.add(["The cat"])
+    counts.halvings = 3
+    described = learning._describe_counts(counts)
+    assert described == "one sentence in 8 of 1 document, 2 words, 2 different"
 
 
 def test_a_piece_must_be_frequent_enough(tmp_path):
