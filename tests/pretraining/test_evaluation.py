@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.optimization.distribution import get_strategy
-from official_bert.pretraining.evaluation import evaluate, save_if_best
+from official_bert.pretraining.evaluation import HeldOutEvaluation, evaluate, save_if_best
 from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.train_step import SUMS
 from official_bert.runs.training_log import read_log
@@ -38,6 +38,17 @@ def test_an_evaluation_can_be_stopped_between_batches():
     for most_batches, expected in ((2, 2), (100, 13)):
         _, totals = evaluate(pretrainer, records, 8, most_batches, lambda: False)
         assert totals == dict.fromkeys(SUMS, expected)
+
+
+def test_the_report_says_whether_records_were_left_out():
+    options, records = mock.Mock(max_eval_steps=3, eval_batch_size=4), mock.Mock()
+    evaluation = HeldOutEvaluation(options, mock.Mock(), mock.Mock(), records, {}, mock.Mock(), True)
+    for available, expected in (
+        (12, "evaluated 12 records, 30 predictions"),
+        (13, "evaluated the first 12 of 13 records (--max_eval_steps=3 x --eval_batch_size=4), 30 predictions"),
+    ):
+        records.held_out.num_records = available
+        assert evaluation._describe_evaluated({"masked_lm_count": 30.0, "next_sentence_count": 12.0}) == expected
 
 
 @pytest.mark.slow
