@@ -12,7 +12,8 @@ def done(monkeypatch):
 
     def run(options):
         done.append(options)
-        value = options.learning_rate * 100 + options.random_seed / 100
+        # The setting with the higher mean has the lower maximum.
+        value = {2e-3: {1: 0.21, 3: 0.23}, 1e-3: {1: 0.11, 3: 0.31}}[options.learning_rate][options.random_seed]
         return {"dev": {"accuracy": value, "mean_absolute_error": value}}
 
     monkeypatch.setattr(sweep, "run", run)

@@ -244,6 +244,9 @@ def test_losses_and_metrics_of_logits_are_unchanged():
         assert check_metrics(metric, SEVERAL) is metric
     for metric in ("accuracy", keras.metrics.MeanMetricWrapper(lambda y, logits: logits)):
         assert check_metrics(metric, ONE_CLASS) is metric
+    top = keras.metrics.SparseTopKCategoricalAccuracy()
+    for has_one_hot, is_wrapped in ((False, False), (True, True), (None, True)):  # None: a loss of the user's own
+        assert (check_metrics(top, ONE_CLASS, has_one_hot) is not top) == is_wrapped
 
 
 def test_accuracy_resolves_to_the_metric_of_the_kind():
