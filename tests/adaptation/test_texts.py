@@ -46,7 +46,7 @@ def test_documents_are_held_out_completely_and_duplicates_stay_on_one_side(prepa
 
 
 def test_end_of_a_single_long_document_is_held_out(prepare, tmp_path, capsys):
-    lines = [f"Sentence number {number} of the novel ." for number in range(100)]
+    lines = [f"Предложение номер {number} романа ." for number in range(100)]  # Twice as many bytes as characters.
     for copies in (1, 2):
         novel = make.write_text(tmp_path / "novel.txt", "\n\n".join(["\n".join(lines)] * copies))
         found, held, kept = prepare(novel, records.HELDOUT, records.DOMAIN, heldout_share=0.1)

@@ -1,7 +1,12 @@
 """Tokens per word, and the proposal of new words."""
 
+import json
+
+import pytest
+
 from official_bert.adaptation import words
 from official_bert.tokenization.casing import UNCASED
+from tests.adaptation.adapted_models import make_options
 from tests.make import VOCAB
 
 
@@ -35,3 +40,12 @@ def test_words_are_counted_as_the_tokenizer_separates_them(tmp_path):
     (tmp_path / "text.txt").write_text("The cat-dog sat.\nthe cat\n\nThe sun\n")
     counts = words.count_words(str(tmp_path / "text.txt"), UNCASED).counts
     assert counts == {"the": 3, "cat": 2, "-": 1, "dog": 1, "sat": 1, ".": 1, "sun": 1}
+
+
+def test_tokens_are_estimated_for_the_whole_text_if_only_a_sample_is_counted(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(words, "_MAX_WORDS", 8)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "domain.txt").write_text("cat\n" * 400 + "\n".join("abcdefgh"))
+    options = make_options(source, "text.txt", tmp_path / "model", new_words=0)
+    words.make_initial_model(options, words.read_checkpoint(options)[0], [], str(tmp_path))
+    assert json.loads((tmp_path / "words.json").read_text())["tokens"] == pytest.approx(408, rel=0.05)

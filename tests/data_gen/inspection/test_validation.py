@@ -58,6 +58,13 @@ def test_violated_rule_is_reported_with_its_record(name, place, value, names, vo
     assert_mentions(told, f"{tmp_path}/1.tfrecord", "record 2", *names)
 
 
+def test_no_piece_continues_an_unknown_word(vocab_file, tmp_path):
+    bad = good(masked_lm_ids=[CAT, UNK, 0])
+    bad["input_ids"][5] = WORDS.index("##s")
+    (told,) = problems(input_file=[write(tmp_path / "x", [good(), bad])], vocab_file=vocab_file)
+    assert_mentions(told, "record 1", "position 5", "WordPiece")
+
+
 def test_all_results_of_masking_are_accepted(vocab_file, tmp_path):
     kept, special, nothing, unknown = good(), good(), good(), good()
     kept["input_ids"][2] = CAT

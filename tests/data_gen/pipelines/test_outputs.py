@@ -29,6 +29,12 @@ def test_concurrent_runs_on_the_same_output_are_rejected(corpus, tmp_path):
     assert not contents(tmp_path, ".*")
 
 
+def test_the_number_of_files_is_the_one_nearest_to_the_wanted_size(short_options):
+    options = short_options(output_file=["a.tfrecord"], algorithm="fast", shard_size_mb=1)
+    sizes = (0.1e6, 1.4e6, 1.6e6, 2.6e6)
+    assert [len(outputs.make_shard_names(options, size)) for size in sizes] == [1, 1, 2, 3]
+
+
 def test_one_output_in_two_spellings_is_refused(short_options, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "b.tfrecord").symlink_to(tmp_path / "a.tfrecord")

@@ -22,5 +22,4 @@ def test_measurements_equal_those_of_the_full_tokenizer(name, test_data):
     assert figures.pieces_per_word == sum(map(len, pieces)) / len(pieces)
     assert figures.whole == sum(each == [word] for each, word in zip(pieces, words, strict=True)) / len(words)
     assert figures.unknown == pieces.count([UNK]) / len(pieces)
-    assert figures.shattered == sum(len(each) >= 3 for each in pieces) / len(pieces)
     assert 0 < figures.unknown < figures.whole < 1
