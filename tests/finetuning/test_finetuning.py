@@ -219,9 +219,9 @@ def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(co
     of_pairs = change(later, eval_file=pairs, text_pair_column="other")
     assert_rejected((copied.output_dir, "table", "pair", False, True), runner.run, of_pairs)
     task_spec, other = finetuned.read_task_spec(copied.output_dir) or {}, str(tmp_path / "other")
-    exchanged = {**task_spec, "labels": ["good", "bad"]}
-    names = ("labels", task_spec["labels"], exchanged["labels"])
-    assert_rejected(names, evaluation._check_task, task_spec, exchanged, copied.output_dir, "table")
+    for key, value in (("labels", ["good", "bad"]), ("num_choices", 4)):
+        names = (key, task_spec.get(key), value)
+        assert_rejected(names, evaluation._check_task, task_spec, {**task_spec, key: value}, copied.output_dir, "table")
     runner.run(change(later, min_confidence=0.6, init=copied.output_dir, output_dir=other))
     assert f"pass --output_dir={copied.output_dir}" in capsys.readouterr().out
     assert finetuned.read_task_spec(copied.output_dir) == task_spec

@@ -176,6 +176,14 @@ def test_a_bad_row_is_named_by_its_first_line_or_skipped(name, content, line, na
     assert bad_rows.counts == {path: 1}
 
 
+def test_the_first_five_skipped_rows_of_a_file_are_printed(capsys):
+    bad_rows = BadRows("skip")
+    for line in range(2, 9):
+        bad_rows.add("a.csv", line, "empty")
+    assert capsys.readouterr().err.splitlines() == [f"skipped a.csv, line {line}: empty" for line in range(2, 7)]
+    assert bad_rows.first_reason("a.csv") == " (7 bad rows; the first: a.csv, line 2: empty)"
+
+
 def test_rows_to_predict_need_no_label_and_may_have_an_id(tmp_path):
     path = write_text(tmp_path / "train.csv", AB)
     for name, content, expected in (

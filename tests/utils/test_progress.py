@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from official_bert.utils import progress
+from official_bert.utils import counting, progress
 
 
 def test_elapsed_time_of_long_work_is_printed_until_it_ends(monkeypatch: pytest.MonkeyPatch, capsys):
@@ -46,3 +46,8 @@ def test_amounts_are_added_up(monkeypatch: pytest.MonkeyPatch, capsys):
 @pytest.mark.parametrize(("steps", "most", "interval"), [(1, 50, 1), (19, 50, 1), (60, 50, 3), (5_000, 50, 50)])
 def test_short_runs_log_more_often(steps: int, most: int, interval: int):
     assert progress.get_log_interval(steps, most) == interval
+
+
+def test_the_hidden_words_of_a_list_are_counted():
+    texts = [counting.join_first(["a", "b", "c", "d"][:number], 2) for number in range(5)]
+    assert texts == ["", "a", "a, b", "a, b and 1 more", "a, b and 2 more"]
