@@ -1,4 +1,4 @@
-"""Formats numbers, lists and suggestions for messages."""
+"""Formats numbers, lists and suggestions for messages, and rejects unknown names of arguments."""
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence

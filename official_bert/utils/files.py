@@ -4,6 +4,7 @@ Files are written atomically: a local file is written under a temporary name and
 local temporary file and uploaded.
 """
 
+import collections
 import contextlib
 import fcntl
 import glob as local_glob
@@ -229,8 +230,8 @@ def _reject_constant(name: str) -> None:
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {max(keys, key=keys.count)!r} occurs twice in an object")
+        ((key, _),) = collections.Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {key!r} occurs twice in an object")
     return values
 
 
