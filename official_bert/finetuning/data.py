@@ -1,13 +1,15 @@
 """Reads the examples of a run's splits and converts them to features. Each split is read and tokenized only once."""
 
 import dataclasses
+import hashlib
+import json
 from typing import Any
 
-from official_bert.finetuning import feature_cache
 from official_bert.kinds.features import Features
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
+from official_bert.version import __version__
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,9 +20,7 @@ class RunData:
     tokenizer: FastTokenizer  # tokenizer of the model
     max_seq_length: int  # maximum sequence length
     bad_rows: BadRows  # collects rows that cannot be read
-    cache_dir: str  # folder of the feature cache
     _examples: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by split
-    _digests: dict[str, str] = dataclasses.field(default_factory=dict)  # by split
     _features: dict[str, Features] = dataclasses.field(default_factory=dict)  # by split
 
     def read(self, split: str) -> list[Any]:
@@ -31,19 +31,26 @@ class RunData:
 
     def digest(self, split: str) -> str:
         """Returns a digest of the examples of a split and of everything else that its features depend on."""
-        if split not in self._digests:
-            inputs = (self.task, self.read(split), self.tokenizer, self.max_seq_length)
-            self._digests[split] = feature_cache.compute_digest(*inputs)
-        return self._digests[split]
+        # Entries of task.json that do not affect features, or that the examples already contain.
+        ignored = ("table", *self.task.spec.decision_settings)
+        settings = self.task.task_spec(self.max_seq_length)
+        inputs = [
+            __version__,
+            {key: value for key, value in settings.items() if key not in ignored},
+            *self.tokenizer.casing.settings.values(),
+            list(self.tokenizer.vocab.items()),
+        ]
+        hasher = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode())
+        for example in self.read(split):
+            # The repr of a dataclass or tuple of strings and numbers is the same in every process.
+            hasher.update(repr(example).encode("utf-8", "surrogatepass") + b"\0")
+        return hasher.hexdigest()[:32]
 
     def features(self, split: str) -> Features:
-        """Returns the features of a split, if possible from the cache. Prints a note if examples are truncated."""
+        """Returns the features of a split, and prints a note if examples are truncated."""
         if split not in self._features:
             examples = self.read(split)
-            path = feature_cache.find_path(self.cache_dir, self.digest(split))
-            if (features := feature_cache.read(path)) is None:
-                features = self.task.spec.featurize(examples, self.tokenizer, self.max_seq_length)
-                feature_cache.write(path, features)
+            features = self.task.spec.featurize(examples, self.tokenizer, self.max_seq_length)
             if note := self.task.spec.describe_truncation(features.num_truncated, len(examples), self.max_seq_length):
                 print(f"note: {split}: {note}", flush=True)
             self._features[split] = features

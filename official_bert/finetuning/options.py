@@ -45,9 +45,6 @@ class FinetuningOptions(ValidatedOptions, AdamOptions, DeviceOptions):
     output_dir: str = _data(
         dataclasses.MISSING, "Folder of the run. If it contains a run, that run is resumed.", resumable=True
     )
-    cache_dir: str | None = _data(
-        None, "Folder that caches tokenized examples.", resumable=True, shown_default="a folder in --output_dir"
-    )
     on_bad_row: str = _data(
         STOP, "How to handle a row that cannot be read: stop, or skip it and report the count.", POLICIES
     )

@@ -28,7 +28,6 @@ from official_bert.tasks.options import TableOptions
 from official_bert.tasks.task import Task
 from official_bert.utils.bad_rows import BadRows
 
-_CACHE_FOLDER = "features"
 # Options that a model must be evaluated with as it was trained, because exports use the values in task.json.
 _TRAINED_SETTINGS = ("max_seq_length", "doc_stride", "max_query_length", "head", "lstm_units", "pooling", "normalize")
 
@@ -87,7 +86,6 @@ def _run_with_strategy(
         tokenizer=initial_model.tokenizer,
         max_seq_length=options.max_seq_length,
         bad_rows=BadRows(options.on_bad_row),
-        cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),
     )
     if options.do_train and options.do_predict:  # report a missing test file before training
         for split in task.test_splits:

@@ -86,7 +86,6 @@ def _make_run_options(options: FinetuningOptions, setting: dict[str, Any], seed:
         **{flag: [] for flag in SWEPT},
         "random_seed": seed,
         "output_dir": os.path.join(options.output_dir, _format_setting(setting).replace(" ", "_"), f"seed_{seed}"),
-        "cache_dir": options.cache_dir or os.path.join(options.output_dir, "features"),
         "do_train": True,
         "do_eval": True,
         "do_predict": False,

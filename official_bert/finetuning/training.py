@@ -162,8 +162,7 @@ class _Run:
             )
         if self._is_chief:
             self._state.remove_unfinished()
-        own = ("worker_index", "cache_dir")  # may differ between workers
-        flags = {f"--{name}": value for name, value in self._options.as_dict().items() if name not in own}
+        flags = {f"--{name}": value for name, value in self._options.as_dict().items() if name != "worker_index"}
         values = {**flags, "data or vocabulary": digests}
         distribution.check_same_run(self._strategy, self._step, self._options.output_dir, values)
 

@@ -33,7 +33,7 @@ def make_options(folder: pathlib.Path) -> FinetuningOptions:
     tables = {f"{name}_file": write_table(folder / f"{name}.csv", count, seed) for name, count, seed in sizes}
     return FinetuningOptions(
         task="table", task_options=TableOptions(**tables), init=write_text(folder / "config.json", config.to_json()),
-        vocab_file=write_vocab(folder / "vocab.txt"), output_dir=str(folder / "run"), cache_dir=str(folder / "cache"),
+        vocab_file=write_vocab(folder / "vocab.txt"), output_dir=str(folder / "run"),
         do_train=True, do_eval=True, do_predict=True, learning_rate=0.005, num_train_epochs=6.0, train_batch_size=16,
         max_seq_length=16, log_steps=4,
     )  # fmt: skip

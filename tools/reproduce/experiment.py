@@ -180,7 +180,7 @@ class Experiment:
         head = {**column_flags, **variant.finetuning}.get("head", LINEAR)
         flags: dict[str, Any] = {
             "task": task, "data_dir": self._data_dir(column), "init": self._find_checkpoint(variant, seed),
-            "output_dir": folder, "cache_dir": self._path("features"), "adam_bias_correction": False,
+            "output_dir": folder, "adam_bias_correction": False,
             **self._scale.finetuning, **column_flags, **self._scale.tasks.get(column, {}),
             **(self._scale.lstm if head != LINEAR else {}),
             **(self._scale.features if head in FEATURES else {}),
