@@ -11,7 +11,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import official_bert
-from official_bert.checkpoints import bundle, parity
+from official_bert.checkpoints import bundle
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
@@ -22,31 +22,29 @@ from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokeniz
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS
-from tests.checkpoints.checkpoint_samples import (
-    HEADS,
-    HUGGING_FACE_CLASSES,
-    add_optimizer_state,
-    assert_equal,
-    assert_unreadable,
-    sample,
-)
+from tests.checkpoints import checkpoint_samples as samples
 from tests.make import add_attention_weight, assert_rejected
-from tests.reference import Reference
 from tests.tokenization.test_exact import ACCENTED, CASED, CASINGS
 
 PARTS = [
     ("official_bert", PRETRAINING),
     ("official_bert", {ENCODER}),
-    ("official_bert", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("official_bert", {ENCODER, POOLER, samples.HEADS["sequence"]}),
     ("tf1", PRETRAINING),
-    ("tf1", {ENCODER, POOLER, HEADS["sequence"]}),
-    ("tf1", PRETRAINING | {HEADS["sequence"]}),
-    ("tf1", {ENCODER, POOLER, HEADS["span"]}),
-    *(("hugging_face", parts) for parts in HUGGING_FACE_CLASSES),
+    ("tf1", {ENCODER, POOLER, samples.HEADS["sequence"]}),
+    ("tf1", PRETRAINING | {samples.HEADS["sequence"]}),
+    ("tf1", {ENCODER, POOLER, samples.HEADS["span"]}),
+    *(("hugging_face", parts) for parts in samples.HUGGING_FACE_CLASSES),
     ("keras_hub", {ENCODER, POOLER}),
     ("keras_hub", {ENCODER, POOLER, MASKED_LM}),
-    ("keras_hub", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("keras_hub", {ENCODER, POOLER, samples.HEADS["sequence"]}),
 ]
+# Files that stand for their folder.
+FILES = {
+    "tf1": ("bert_model.ckpt", "bert_model.ckpt.index"),
+    "hugging_face": ("model.safetensors",),
+    "keras_hub": ("model.weights.h5",),
+}
 
 
 # Every format is written with every casing.
@@ -54,25 +52,18 @@ PARTS = [
     (*parts, casing) for parts, casing in zip(PARTS, itertools.cycle(CASINGS), strict=False)
 ])  # fmt: skip
 def test_written_checkpoints_are_read_back_bit_for_bit(format_name, parts, casing, tiny_config, tmp_path):
-    checkpoint = dataclasses.replace(sample(tiny_config, frozenset(parts)), casing=casing)
+    checkpoint = dataclasses.replace(samples.sample(tiny_config, frozenset(parts)), casing=casing)
     checkpoint = dataclasses.replace(checkpoint, vocab=checkpoint.vocab.replace("\nsun\n", "\nsün\n"))
     assert set(checkpoint.parts) == set(parts)
     FORMATS[format_name].write(checkpoint, str(tmp_path))
-    again = open_model(str(tmp_path))
-    assert again.source.format == format_name
-    assert_equal(checkpoint, again)
-
-
-@pytest.mark.parametrize("format_name", ["tf1", "official_bert"])
-def test_optimizer_state_and_step_are_read_on_request(format_name: str, tiny_config: BertConfig, tmp_path):
-    checkpoint = add_optimizer_state(sample(tiny_config))
-    FORMATS[format_name].write(checkpoint, str(tmp_path))
-    assert_equal(checkpoint, open_model(str(tmp_path), LoadOverrides(optimizer=True)))
-    assert not open_model(str(tmp_path)).slots
+    for file in ("", *FILES.get(format_name, ())):
+        again = open_model(str(tmp_path / file))
+        assert again.source.format == format_name
+        samples.assert_equal(checkpoint, again)
 
 
 def test_names_of_classes_are_preserved_unless_they_are_placeholders(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=3)
+    checkpoint = samples.sample(tiny_config, frozenset({ENCODER, POOLER, samples.HEADS["sequence"]}), classes=3)
     labels, placeholders = ("yes", "no", "möglich"), ("LABEL_0", "LABEL_1", "LABEL_2")
     for format_name in ("tf1", "official_bert", "hugging_face"):
         FORMATS[format_name].write(dataclasses.replace(checkpoint, labels=labels), str(tmp_path / format_name))
@@ -81,69 +72,42 @@ def test_names_of_classes_are_preserved_unless_they_are_placeholders(tiny_config
     assert open_model(str(tmp_path / "placeholders")).labels is None
     (tmp_path / "tf1" / "checksums.json").unlink()
     (tmp_path / "tf1" / "labels.json").write_text('["yes", "no"]')
-    assert_unreadable(tmp_path / "tf1", "labels.json", 2, 3)
-    tf1.write(dataclasses.replace(sample(tiny_config), labels=labels), str(tmp_path / "headless"))
+    samples.assert_unreadable(tmp_path / "tf1", "labels.json", 2, 3)
+    tf1.write(dataclasses.replace(samples.sample(tiny_config), labels=labels), str(tmp_path / "headless"))
     assert "no classifier" in open_model(str(tmp_path / "headless")).notes[-1]
 
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
 def test_half_precision_is_converted_exactly(kind: type, tiny_config: BertConfig, tmp_path: pathlib.Path):
-    checkpoint = sample(tiny_config)
+    checkpoint = samples.sample(tiny_config)
     hugging_face.write(checkpoint, str(tmp_path))
     (tmp_path / "checksums.json").unlink()
     path = tmp_path / "model.safetensors"
     save_file({name: value.astype(kind) for name, value in load_file(path).items()}, path)
     rounded = {name: value.astype(kind).astype(np.float32) for name, value in checkpoint.weights.items()}
-    assert_equal(dataclasses.replace(checkpoint, weights=rounded), open_model(str(tmp_path)))
+    samples.assert_equal(dataclasses.replace(checkpoint, weights=rounded), open_model(str(tmp_path)))
 
 
 def test_our_format_stores_every_weight_of_the_model(tiny_config: BertConfig, tmp_path, monkeypatch):
-    FORMATS["official_bert"].write(sample(tiny_config), str(tmp_path / "before"))
+    FORMATS["official_bert"].write(samples.sample(tiny_config), str(tmp_path / "before"))
     get_pretraining_shapes.cache_clear()
     path = add_attention_weight(monkeypatch)
-    checkpoint = add_optimizer_state(sample(tiny_config))
+    checkpoint = samples.add_optimizer_state(samples.sample(tiny_config))
     FORMATS["official_bert"].write(checkpoint, str(tmp_path / "after"))
-    assert_equal(checkpoint, open_model(str(tmp_path / "after"), LoadOverrides(optimizer=True)))
-    official_bert.load(str(tmp_path / "after"))
+    samples.assert_equal(checkpoint, open_model(str(tmp_path / "after"), LoadOverrides(optimizer=True)))
+    assert set(official_bert.load(str(tmp_path / "after")).model.output) == {"sequence_output", "pooled_output"}
     stored = get_stored_name(path)
-    assert_unreadable(tmp_path / "before", f"{tiny_config.num_hidden_layers} missing", stored)
+    samples.assert_unreadable(tmp_path / "before", f"{tiny_config.num_hidden_layers} missing", stored)
+    encoder = samples.sample(tiny_config, frozenset({ENCODER, POOLER}))
     for name in ("tf1", "hugging_face", "keras_hub"):
-        assert_rejected(path, FORMATS[name].write, sample(tiny_config, frozenset({ENCODER, POOLER})), str(tmp_path))
+        assert_rejected(path, FORMATS[name].write, encoder, str(tmp_path))
     monkeypatch.undo()
     get_pretraining_shapes.cache_clear()
-    assert_unreadable(tmp_path / "after", f"{tiny_config.num_hidden_layers} unexpected", stored)
-
-
-@pytest.mark.parametrize(("format_name", "file"), [
-    ("tf1", "bert_model.ckpt"),
-    ("tf1", "bert_model.ckpt.index"),
-    ("hugging_face", "model.safetensors"),
-    ("keras_hub", "model.weights.h5"),
-])  # fmt: skip
-def test_a_file_in_the_folder_can_be_passed(format_name: str, file: str, tiny_config: BertConfig, tmp_path):
-    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER}))
-    FORMATS[format_name].write(checkpoint, str(tmp_path))
-    again = open_model(str(tmp_path / file))
-    assert again.source.format == format_name
-    assert_equal(checkpoint, again)
-
-
-@pytest.mark.parametrize("format_name", ["tf1", "keras_hub"])
-def test_load_returns_encoder_configuration_and_tokenizer(format_name: str, tiny_config: BertConfig, tmp_path):
-    checkpoint = sample(tiny_config)
-    FORMATS[format_name].write(checkpoint, str(tmp_path))
-    encoder, config, tokenizer = official_bert.load(str(tmp_path))
-    assert config == tiny_config
-    assert tokenizer.tokenize("The cat") == ["the", "cat"]
-    features = parity.make_fixed_input(config)
-    layers, pooled = Reference(checkpoint.weights, config).encode(**features)
-    outputs = encoder(features)
-    np.testing.assert_allclose(outputs["sequence_output"], layers[-1], atol=1e-5)
-    np.testing.assert_allclose(outputs["pooled_output"], pooled, atol=1e-5)
+    samples.assert_unreadable(tmp_path / "after", f"{tiny_config.num_hidden_layers} unexpected", stored)
 
 
 def test_load_works_under_a_distribution_scope_and_omits_a_missing_pooler(tiny_config: BertConfig, tmp_path):
-    checkpoint = sample(tiny_config, frozenset({ENCODER, MASKED_LM}))
+    checkpoint = samples.sample(tiny_config, frozenset({ENCODER, MASKED_LM}))
     hugging_face.write(checkpoint, str(tmp_path))
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         encoder = official_bert.load(str(tmp_path)).model

@@ -2,6 +2,7 @@
 
 import pathlib
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,27 @@ def test_errors_name_the_tensor_or_the_number_that_is_wrong(format_name: str, te
     assert_unreadable(tmp_path / "nan", tmp_path / "nan", "finite")
 
 
+@pytest.mark.parametrize(("format_name", "file", "values", "names"), [
+    ("keras_hub", "config.json", {"class_name": ["BertBackbone"]}, (["BertBackbone"], "BertBackbone")),
+    ("keras_hub", "config.json", {"config": None}, ("configuration",)),
+    ("keras_hub", "config.json", {"config": {"num_layers": 1}}, ("dropout", "hidden_dim")),
+    ("keras_hub", "config.json", {"config/num_layers": "2"}, ("num_hidden_layers", "'2'")),
+    ("keras_hub", "config.json", {"config/dropout": [0.1]}, ("hidden_dropout_prob", [0.1])),
+    ("keras_hub", "tokenizer.json", {"config": "lowercase"}, ("lowercase",)),
+    # Added tokens without a row of their own.
+    ("hugging_face", "tokenizer_config.json", {"added_tokens_decoder": {"7": {"content": "[E1]"}}}, ("'[E1]'", 7, 78)),
+    ("hugging_face", "added_tokens.json", {"[E1]": 77}, ("'[E1]'", 77, 78)),
+    ("hugging_face", "added_tokens.json", {"[E1]": 78}, ("'[E1]'", 78, "vocab_size", 79)),
+    ("hugging_face", "added_tokens.json", {"[E1]": "x"}, ("ValueError",)),
+    ("hugging_face", "tokenizer_config.json", {"added_tokens_decoder": [3]}, ("AttributeError",)),
+])  # fmt: skip
+def test_invalid_values_are_named(format_name: str, file: str, values: dict[str, Any], names: tuple, tmp_path):
+    write_sample(format_name, tmp_path)
+    (tmp_path / "checksums.json").unlink()
+    change_json(tmp_path / file, **values)
+    assert_unreadable(tmp_path, tmp_path / file if format_name == "keras_hub" else tmp_path, *names)
+
+
 def test_missing_and_unexpected_tensors_and_heads_are_listed(tmp_path: pathlib.Path):
     write_sample("hugging_face", tmp_path / "other")
     path = tmp_path / "other" / "model.safetensors"
@@ -70,6 +92,8 @@ def test_missing_and_unexpected_tensors_and_heads_are_listed(tmp_path: pathlib.P
     for name in ("checksums.json", "task.weights.h5"):
         (tmp_path / "preset" / name).unlink()
     assert_unreadable(tmp_path / "preset", "BertMaskedLM", "task.weights.h5")
+    change_json(tmp_path / "preset" / "task.json", class_name={})
+    open_model(str(tmp_path / "preset"))  # an unknown task is not an error
 
     (tmp_path / "headless").mkdir()
     FORMATS["hugging_face"].write(sample(SAMPLE_CONFIG, frozenset({ENCODER, POOLER})), str(tmp_path / "headless"))

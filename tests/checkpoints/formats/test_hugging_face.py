@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import operator
 import pathlib
 import unicodedata
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,14 +34,28 @@ def written(exact_config: BertConfig, tmp_path: pathlib.Path) -> LoadedModel:
     return checkpoint
 
 
-@pytest.mark.parametrize("prefix", ["bert.", ""])
-def test_old_names_of_hugging_face_are_read(prefix: str, written: LoadedModel, tmp_path: pathlib.Path):
-    tensors = {}
-    for name, value in load_file(tmp_path / "model.safetensors").items():
-        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-        tensors[name.replace("bert.", prefix)] = value
-    save_file(tensors, tmp_path / "model.safetensors")
+def rename_layer_norm(name: str) -> str:
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+@pytest.mark.parametrize("rename", [
+    rename_layer_norm,
+    lambda name: rename_layer_norm(name.removeprefix("bert.")),
+    *(partial(operator.add, prefix) for prefix in ("module.", "_orig_mod.", "model.", "module._orig_mod.model.")),
+])  # fmt: skip
+def test_old_names_and_prefixes_of_wrappers_are_read(rename: Callable[[str], str], written: LoadedModel, tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file({rename(name): value for name, value in load_file(path).items()}, path)
     samples.assert_equal(written, open_model(str(tmp_path)))
+
+
+def test_a_configuration_without_model_type_is_read(written: LoadedModel, tmp_path: pathlib.Path):
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["model_type"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    samples.assert_equal(written, open_model(str(tmp_path)))
+    samples.change_json(tmp_path / "config.json", architectures=["RobertaModel"])
+    samples.assert_unreadable(tmp_path, "'RobertaModel'")
 
 
 def test_weights_have_the_permissions_of_the_other_files_and_may_be_sharded(written, tmp_path: pathlib.Path):

@@ -67,19 +67,6 @@ def test_another_class_of_tokenizers_is_named(tiny_config: BertConfig, tmp_path:
     assert "--vocab_file replaces it with BERT's rules" in "".join(checkpoint.notes)
 
 
-@pytest.mark.parametrize(("name", "values", "names"), [
-    (SETTINGS, {"added_tokens_decoder": {"7": TOKEN}}, ("'[E1]'", 7, 78)),
-    (ADDED, {"[E1]": 77}, ("'[E1]'", 77, 78)),
-    (ADDED, {"[E1]": 78}, ("'[E1]'", 78, "vocab_size", 79)),
-    (ADDED, {"[E1]": "x"}, ("ValueError",)),
-    (SETTINGS, {"added_tokens_decoder": [3]}, ("AttributeError",)),
-])  # fmt: skip
-def test_added_tokens_that_have_no_row_of_their_own_are_rejected(name, values, names, tiny_config, tmp_path):
-    samples.write_hugging_face(samples.sample(tiny_config), tmp_path)
-    samples.change_json(tmp_path / name, **values)
-    samples.assert_unreadable(tmp_path, tmp_path, *names)
-
-
 def test_added_tokens_are_converted_where_the_format_can_store_them(tiny_config: BertConfig, tmp_path: pathlib.Path):
     model = samples.sample(dataclasses.replace(tiny_config, vocab_size=len(WORDS) + 2))
     vocab, casing = f"{model.vocab}<user>\n", model.casing._replace(added_tokens=(AddedToken("<user>"),))

@@ -119,25 +119,6 @@ def test_what_keras_hub_cannot_represent_is_rejected_or_noted(exact_config, tiny
     assert not finetuned.is_finetuned(other)
 
 
-def test_invalid_presets_of_keras_hub_are_rejected(tmp_path: pathlib.Path):
-    keras_hub.write(samples.sample(samples.SAMPLE_CONFIG), str(tmp_path))
-    (tmp_path / "checksums.json").unlink()
-    for name, change, *named in (
-        ("config.json", {"class_name": ["BertBackbone"]}, ["BertBackbone"], "BertBackbone"),
-        ("config.json", {"config": None}, "configuration"),
-        ("config.json", {"config": {"num_layers": 1}}, "dropout", "hidden_dim"),
-        ("config.json", {"config/num_layers": "2"}, "num_hidden_layers", "'2'"),
-        ("config.json", {"config/dropout": [0.1]}, "hidden_dropout_prob", [0.1]),
-        ("tokenizer.json", {"config": "lowercase"}, "lowercase"),
-    ):
-        before = (tmp_path / name).read_text()
-        samples.change_json(tmp_path / name, **change)
-        samples.assert_unreadable(tmp_path, tmp_path / name, *named)
-        (tmp_path / name).write_text(before)
-    samples.change_json(tmp_path / "task.json", class_name={})
-    open_model(str(tmp_path))  # an unknown task is not an error
-
-
 def test_presets_keep_accents_if_the_vocabulary_contains_accents(tiny_config: BertConfig, tmp_path: pathlib.Path):
     plain = dataclasses.replace(samples.sample(tiny_config), casing=ACCENTED)
     assert_rejected(("keras-hub", "--strip_accents"), keras_hub.write, plain, str(tmp_path))
