@@ -1,5 +1,6 @@
 """Exports for ONNX Runtime: their answers, the file layout, and damaged exports."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -7,29 +8,36 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import tokenizers
 
+from official_bert.export import onnx_graph
 from official_bert.export.options import ONNX
 from official_bert.inference import backends, exports
 from official_bert.inference.onnx_model import OnnxPredictor
-from official_bert.kinds.names import CLASSIFICATION, QUESTION_ANSWERING, TAGGING
+from official_bert.kinds.classification.model import build_classifier
+from official_bert.kinds.names import CLASSIFICATION, ENCODER, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.head_input import BILSTM, FEATURES, HeadInput
+from official_bert.modeling.pooling import build_vector_model
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
 from tests.conftest import ROOT, slow_after
-from tests.export.exported_models import LABELS, SETTINGS, TEXTS, answer_in_python, assert_answers, export, make_source
-from tests.make import VOCAB, assert_rejected, run_python
+from tests.export import exported_models as samples
+from tests.make import VOCAB, add_attention_weight, assert_mentions, assert_rejected, refusal, run_python
 
 Export = Callable[[str, str], str]
 
 
 def test_answers_have_the_types_of_saved_models(export_kind: Export):
     model = OnnxPredictor(export_kind(CLASSIFICATION, ONNX), threads=1, num_workers=2)
-    answers = model.run(exports.to_columns({"text": TEXTS * 40}))
+    answers = model.run(exports.to_columns({"text": samples.TEXTS * 40}))
     assert answers["label"].dtype == object
-    assert set(answers["label"].tolist()) <= {*LABELS, ""}
+    assert set(answers["label"].tolist()) <= {*samples.LABELS, ""}
     assert answers["probabilities"].shape == (5 * 40, 3)
     assert answers["probabilities"].dtype == "float32"
     assert answers["is_truncated"].tolist() == [False, False, False, True, False] * 40
@@ -59,10 +67,10 @@ def run_documented_program(folder: str, block: int, example: str, inputs: list[s
 def test_documented_program_classifies_without_this_package(
     settings: dict[str, Any] | None, export_kind: Export, tmp_path: pathlib.Path
 ):
-    source = make_source(CLASSIFICATION, **(SETTINGS[CLASSIFICATION] if settings is None else settings))
-    folder = export_kind(CLASSIFICATION, ONNX) if settings is None else export(source, tmp_path, ONNX)
-    texts = [*TEXTS, "a [SEP] cat [MASK]"]
-    answers = answer_in_python(source, {"text": texts})
+    source = samples.make_source(CLASSIFICATION, **(samples.SETTINGS[CLASSIFICATION] if settings is None else settings))
+    folder = export_kind(CLASSIFICATION, ONNX) if settings is None else samples.export(source, tmp_path, ONNX)
+    texts = [*samples.TEXTS, "a [SEP] cat [MASK]"]
+    answers = samples.answer_in_python(source, {"text": texts})
     lines = run_documented_program(folder, 1, '"A film to see twice"', list(map(repr, texts)))
     labels, _, probabilities = zip(*(line.partition(" ") for line in lines), strict=True)
     assert list(labels) == answers["label"].tolist()
@@ -71,17 +79,17 @@ def test_documented_program_classifies_without_this_package(
 
 @pytest.mark.parametrize("settings", slow_after(1, [{}, {"doc_stride": 5, "temperature": 0.5}]))
 def test_documented_program_classifies_pairs_without_this_package(settings: dict[str, Any], tmp_path: pathlib.Path):
-    source = make_source(CLASSIFICATION, pair=True, **settings)
-    folder = export(source, tmp_path, ONNX)
-    rows = [(first, second) for first in TEXTS for second in TEXTS]
-    answers = answer_in_python(source, dict(zip(("text", "text_pair"), zip(*rows, strict=True), strict=True)))
+    source = samples.make_source(CLASSIFICATION, pair=True, **settings)
+    folder = samples.export(source, tmp_path, ONNX)
+    rows = [(first, second) for first in samples.TEXTS for second in samples.TEXTS]
+    answers = samples.answer_in_python(source, dict(zip(("text", "text_pair"), zip(*rows, strict=True), strict=True)))
     lines = run_documented_program(folder, 2, '"A film", "to see twice"', [f"{a!r}, {b!r}" for a, b in rows])
     np.testing.assert_allclose(list(map(json.loads, lines)), answers["probabilities"], atol=1e-6)
 
 
 def test_documented_program_tags_without_this_package(export_kind: Export):
-    texts = [TEXTS[0], TEXTS[4], "a [SEP] cat, unaffable"]
-    answers = answer_in_python(make_source(TAGGING), {"text": texts})
+    texts = [samples.TEXTS[0], samples.TEXTS[4], "a [SEP] cat, unaffable"]
+    answers = samples.answer_in_python(samples.make_source(TAGGING), {"text": texts})
     is_word = answers["starts"] >= 0
     starts, ends, tags, probabilities = (
         answers[name][is_word].tolist() for name in ("starts", "ends", "tags", "probabilities")
@@ -96,10 +104,12 @@ def test_documented_program_tags_without_this_package(export_kind: Export):
 def test_documented_program_answers_questions_without_this_package(
     settings: dict[str, Any] | None, export_kind: Export, tmp_path: pathlib.Path
 ):
-    source = make_source(QUESTION_ANSWERING, **(SETTINGS[QUESTION_ANSWERING] if settings is None else settings))
-    folder = export_kind(QUESTION_ANSWERING, ONNX) if settings is None else export(source, tmp_path, ONNX)
-    rows = [(question, context) for question in ("a cat on the mat in the sun", "dog?") for context in TEXTS]
-    answers = answer_in_python(source, dict(zip(("question", "context"), zip(*rows, strict=True), strict=True)))
+    source = samples.make_source(
+        QUESTION_ANSWERING, **(samples.SETTINGS[QUESTION_ANSWERING] if settings is None else settings)
+    )
+    folder = export_kind(QUESTION_ANSWERING, ONNX) if settings is None else samples.export(source, tmp_path, ONNX)
+    rows = [(question, context) for question in ("a cat on the mat in the sun", "dog?") for context in samples.TEXTS]
+    answers = samples.answer_in_python(source, dict(zip(("question", "context"), zip(*rows, strict=True), strict=True)))
     example = '"Who came twice?", "She came twice. He did not."'
     lines = run_documented_program(folder, 4, example, [f"{question!r}, {context!r}" for question, context in rows])
     probabilities, _, found = zip(*(line.partition(" ") for line in lines), strict=True)
@@ -111,13 +121,15 @@ def test_added_tokens_and_accents_are_kept(tmp_path: pathlib.Path):
     tokens = (AddedToken("[E1]", special=True, normalized=False), AddedToken("<user>"))
     vocab = VOCAB.replace("\na\nb\nc\n", "\n[E1]\n<user>\nsün\n")
     casing = UNCASED._replace(added_tokens=tokens, strip_accents=False)
-    source = make_source(CLASSIFICATION, vocab=vocab, casing=casing)
-    folder = export(source, tmp_path, ONNX)
+    source = samples.make_source(CLASSIFICATION, vocab=vocab, casing=casing)
+    folder = samples.export(source, tmp_path, ONNX)
     texts = ["the [E1] cat", "<USER>sat on the[E1].", "[e1] cat", "SÜN", "SUN"]
     assert source.tokenizer.tokenize(texts[1]) == ["<user>", "sat", "on", "the", "[E1]", "."]
     assert source.tokenizer.tokenize(texts[3]) == ["sün"]
     model = OnnxPredictor(folder)
-    assert_answers(model.run(exports.to_columns({"text": texts})), answer_in_python(source, {"text": texts}))
+    samples.assert_answers(
+        model.run(exports.to_columns({"text": texts})), samples.answer_in_python(source, {"text": texts})
+    )
     assert model.metadata["strip_accents"] is False
     theirs = tokenizers.Tokenizer.from_file(f"{folder}/assets/tokenizer.json")
     theirs.encode_special_tokens = True
@@ -143,3 +155,85 @@ def test_damage_is_reported_in_one_line(export_kind: Export, tmp_path: pathlib.P
     assert_rejected((graph, "other_logits", "question_answering", "start_logits"), OnnxPredictor, str(path))
     metadata.write_text(json.dumps({"kind": "classification"}))
     assert_rejected((metadata, "'task_spec'"), OnnxPredictor, str(path))
+
+
+def run_session(session: onnxruntime.InferenceSession, features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    names = [output.name for output in session.get_outputs()]
+    inputs = {name: values.astype(np.int64) for name, values in features.items()}
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.Path) -> None:
+    """Compares outputs for several batch sizes and lengths. The outputs of padding are never used and not compared."""
+    path = str(tmp_path / "model.onnx")
+    onnx.checker.check_model(proto, full_check=True)
+    onnx_graph.write(proto, path, quantized=False)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for rows, length in ((1, 5), (3, 20)):
+        features = samples.random_features(rows, *([samples.CHOICES] if kind == MULTIPLE_CHOICE else []), length)
+        expected = model(features, training=False)
+        expected = expected if isinstance(expected, dict) else {session.get_outputs()[0].name: expected}
+        written = run_session(session, features)
+        assert written.keys() == expected.keys()
+        is_token = features["input_mask"] > 0
+        for name, values in expected.items():
+            assert written[name].shape == values.shape
+            of_tokens = is_token if values.shape[:2] == is_token.shape else ...
+            np.testing.assert_allclose(written[name][of_tokens], np.asarray(values)[of_tokens], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "changes", "head"), slow_after(14, [
+    *((kind, {}, "") for kind in KINDS),
+    *((kind, {"causal_attention": True, "layer_norm_eps": 0.1}, "") for kind in (CLASSIFICATION, TAGGING)),
+    *((TAGGING, {"hidden_act": activation}, "") for activation in ("gelu_exact", "relu", "tanh", "linear")),
+    *((kind, {}, head) for head in ("concat_last_four", BILSTM, *FEATURES) for kind in (CLASSIFICATION, TAGGING)),
+    *((kind, {"causal_attention": True}, "") for kind in KINDS),
+]))  # fmt: skip
+def test_every_kind_gives_the_outputs_of_its_model(kind: str, changes: dict[str, Any], head: str, tmp_path):
+    model = samples.build_model(
+        kind, dataclasses.replace(samples.CONFIG, **changes), HeadInput(head, 3) if head else HeadInput()
+    )
+    assert_written(onnx_graph.onnx_model(model), model, kind, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_8_bit_matrices_nearly_keep_the_logits_of_every_kind(kind: str, tmp_path: pathlib.Path):
+    model, path = samples.build_model(kind, samples.LARGER), str(tmp_path / "model.onnx")
+    onnx_graph.write(onnx_graph.onnx_model(model), path, quantized=True)
+    onnx.checker.check_model(path, full_check=True)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    error = samples.relative_error(model, kind, lambda features: run_session(session, features))
+    assert error < 0.1
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooled"])
+def test_vectors_equal_the_encoders_vectors(pooling: str, tmp_path: pathlib.Path):
+    encoder = samples.build_model(ENCODER)
+    for layers in ((-1,), (1, -1)):
+        proto = onnx_graph.onnx_model(encoder, pooling, layers)
+        assert_written(proto, build_vector_model(encoder, pooling, layers), CLASSIFICATION, tmp_path)
+
+
+def test_last_block_is_computed_only_for_cls_if_the_head_reads_only_cls():
+    def block_inputs(kind: str) -> set[str]:
+        graph = onnx_graph.onnx_model(samples.build_model(kind)).graph
+        return {node.op_type for node in graph.node if node.name == "layer_1_attention"}
+
+    assert block_inputs(CLASSIFICATION) == {"MultiHeadAttention"}
+    assert block_inputs(TAGGING) == {"Attention"}
+
+
+def test_unknown_layer_is_rejected():
+    encoder = build_encoder(samples.CONFIG)
+    logits = keras.layers.Softmax(name="mine")(build_classifier(encoder, 2).output)
+    assert_rejected(("mine", "Softmax"), onnx_graph.onnx_model, keras.Model(encoder.input, logits))
+
+
+def test_a_weight_that_the_graph_does_not_contain_is_rejected(monkeypatch: pytest.MonkeyPatch):
+    path = add_attention_weight(monkeypatch)
+    config = dataclasses.replace(samples.CONFIG, hidden_act="relu")  # a model that other tests do not share
+    for kind, *pooling in ((CLASSIFICATION,), (MULTIPLE_CHOICE,), (ENCODER, "mean", (1,))):
+        message = refusal(onnx_graph.onnx_model, samples.build_model(kind, config), *pooling)
+        assert_mentions(message, path)
+    assert "layer_1" not in message  # its output is not used

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints.formats import finetuned
-from official_bert.export import operations
+from official_bert.export import operations, warmup
 from official_bert.export.options import SAVED_MODEL
 from official_bert.export.source import read_source
 from official_bert.export.warmup import EXAMPLES
@@ -163,3 +163,18 @@ def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, save_kind):
 def test_encoder_without_all_outputs_is_rejected(tmp_path: pathlib.Path):
     folder = save_finetuned(tmp_path / "model", CLASSIFICATION, head="embeddings", lstm_units=3)
     assert_rejected((folder, "layer_0_attention_query/kernel", "embeddings"), read_source, folder, encoder=True)
+
+
+TEXT = b"b" * 140  # long enough for two-byte lengths
+# A PredictionLog with one text for serving_default.
+PLAIN = (
+    b"2\xb9\x01\n\xb6\x01\n\x11\x1a\x0fserving_default\x12\xa0\x01\n\x04text"
+    b"\x12\x97\x01\x08\x07\x12\x04\x12\x02\x08\x01B\x8c\x01" + TEXT
+)
+
+
+def test_requests_are_written_as_tensorflow_serving_reads_them(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(warmup, "EXAMPLES", (TEXT,))
+    path = tmp_path / "requests"
+    warmup.write_requests(str(path), {"text": tf.TensorSpec([None], tf.string)})
+    assert list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator()) == [PLAIN]

@@ -63,9 +63,9 @@ def make_head(model: str, length: int, *headers: str) -> bytes:
     return "".join(f"{line}\r\n" for line in [*lines, ""]).encode()
 
 
-def make_request(model: str, body: Any) -> bytes:
-    content = json.dumps(body).encode()
-    return make_head(model, len(content)) + content
+def make_request(model: str, body: Any, *headers: str) -> bytes:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return make_head(model, len(content), *headers) + content
 
 
 def sent(client: Client, content: bytes) -> socket.socket:
@@ -74,10 +74,6 @@ def sent(client: Client, content: bytes) -> socket.socket:
     connection = socket.create_connection((host, int(port)), timeout=120)
     connection.sendall(content)
     return connection
-
-
-def send_predict(client: Client, model: str, body: Any) -> socket.socket:
-    return sent(client, make_request(model, body))
 
 
 def read_status(connection: socket.socket) -> int:

@@ -13,18 +13,8 @@ import pytest
 
 from official_bert.inference.predictor import PARALLEL_BATCHES
 from official_bert.inference.saved_model import SavedModelPredictor
-from tests.serving import served_models
-from tests.serving.serving_client import (
-    Client,
-    eventually,
-    make_head,
-    make_request,
-    read_metric,
-    read_status,
-    running,
-    send_predict,
-    sent,
-)
+from tests.serving import served_models, serving_client
+from tests.serving.serving_client import Client, eventually, make_head, make_request, read_metric, running, sent
 
 LIMITS = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000}
 TEXTS = {"instances": ["abcd"]}
@@ -174,13 +164,6 @@ def test_invalid_requests_are_rejected_with_a_reason(client: Client, body: Any, 
     assert client.predict("length", TEXTS).status == 200
 
 
-def test_models_with_a_fixed_shape_or_without_rows_return_an_error(client: Client):
-    refused = client.predict("endings", {"instances": [{"prompt": "p", "endings": ["a", "b"]}]})
-    refused.assert_rejected(400, "endings", [2], [4])
-    refused = client.predict("encoder", {"signature_name": "tokenize", "instances": ["ab", "c"]})
-    refused.assert_rejected(400, "tokenize", 2, '{"inputs": ...}')
-
-
 CHUNKED = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -203,12 +186,12 @@ def test_compressed_and_too_large_bodies_are_rejected_before_they_are_received(
 def test_compressed_bodies_do_not_delay_other_requests(client: Client):
     body = gzip.compress(b" " * 50_000_000)
     with contextlib.ExitStack() as stack:
-        content = make_head("length", len(body), "Content-Encoding: gzip") + body
+        content = make_request("length", body, "Content-Encoding: gzip")
         connections = [stack.enter_context(sent(client, content)) for _ in range(10)]
         start = time.monotonic()
         assert client.get("/healthz").status == 200
         assert time.monotonic() - start < 1.0
-        assert [read_status(connection) for connection in connections] == [415] * 10
+        assert [serving_client.read_status(connection) for connection in connections] == [415] * 10
 
 
 def test_security_headers(client: Client):
@@ -243,13 +226,13 @@ def test_a_full_queue_rejects_requests_but_stays_ready(exports: pathlib.Path, mo
         stack.callback(opened.set)
         monkeypatch.setattr(SavedModelPredictor, "call", lambda *given: opened.wait(60) and run(*given))
         # As many as are computed at a time, and one that waits.
-        asked = [stack.enter_context(send_predict(client, "size", TEXTS)) for _ in range(PARALLEL_BATCHES + 1)]
+        asked = [stack.enter_context(sent(client, make_request("size", TEXTS))) for _ in range(PARALLEL_BATCHES + 1)]
         assert eventually(lambda: read_metric(client, "official_bert_waiting", "size") == 1)
         refused = client.predict("size", TEXTS)
         assert (refused.status, client.get("/readyz").status) == (429, 200)
         assert 1 <= int(refused.headers["Retry-After"]) <= 60
         opened.set()
-        assert [read_status(connection) for connection in asked] == [200] * len(asked)
+        assert [serving_client.read_status(connection) for connection in asked] == [200] * len(asked)
 
 
 def test_disconnecting_clients_do_not_affect_others(client: Client):

@@ -145,5 +145,5 @@ COLUMNS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=
 def test_only_row_requests_need_one_output_per_instance():
     outputs = {"tokens": np.array([1, 2, 3])}
     assert json.loads(render(outputs, COLUMNS)) == {"outputs": [1, 2, 3]}
-    assert_bad_request(["tokens", [3], 2], render, outputs, ROWS)
+    assert_bad_request(["m", "tokens", [3], 2, '{"inputs": ...}'], render, outputs, ROWS)
     assert json.loads(render({"tokens": np.array([1, 2])}, ROWS)) == {"predictions": [1, 2]}

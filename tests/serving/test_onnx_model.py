@@ -14,16 +14,18 @@ import pytest
 
 from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import backends, exports, reference_answers
+from official_bert.inference import exports as layout
 from official_bert.inference.onnx_model import OnnxPredictor
-from official_bert.kinds.names import DEFAULT_SIGNATURE, MULTIPLE_CHOICE, TAGGING
+from official_bert.kinds.names import DEFAULT_SIGNATURE, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
 from official_bert.serving import batching
+from official_bert.serving.check_export import check
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models
-from official_bert.serving.options import ServingOptions
+from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions, ServingOptions
 from tests.conftest import ROOT
 from tests.export.exported_models import assert_answers
-from tests.make import assert_mentions, assert_rejected, run_python, write_rows
-from tests.serving.serving_client import eventually, read_metric, running, send_predict
+from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_rows
+from tests.serving.serving_client import eventually, make_request, read_metric, running, sent
 
 TEXT = "the cat sat on the mat"
 LONG = "the cat sat on a mat , and the dog ran . " * 20  # dozens of windows
@@ -210,7 +212,7 @@ def test_a_long_text_delays_nobody_and_is_cancelled_with_its_client(tagger: path
 
         monkeypatch.setattr(OnnxPredictor, "compute", wait)
         monkeypatch.setattr(batching, "_SHORT_SECONDS", 0)  # the event loop does not compute, so it never waits
-        with send_predict(client, "m", {"instances": [LONG * 4]}):
+        with sent(client, make_request("m", {"instances": [LONG * 4]})):
             assert eventually(lambda: len(computed) == 1)
             other = threads.submit(client.predict, "m", {"instances": ["a cat"]})
             assert wait_for_queue(2)
@@ -223,3 +225,49 @@ def test_a_long_text_delays_nobody_and_is_cancelled_with_its_client(tagger: path
         opened.release(200)
         assert client.predict("m", {"instances": ["a cat"]}).status == 200
     assert computed == [1, 1, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def exported(export_kind) -> pathlib.Path:
+    """The export folder of a question answering model, the kind with the most outputs."""
+    return pathlib.Path(export_kind(QUESTION_ANSWERING, ONNX)).parent
+
+
+@pytest.fixture
+def other(exported: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """The same export with different stored answers."""
+    folder = shutil.copytree(exported, tmp_path / "exports")
+    path = folder / "1" / layout.REPLAY_FILE
+    content = json.loads(path.read_text())
+    content["answers"]["start"] = [start + 1 for start in content["answers"]["start"]]
+    content["margins"] = [1.0] * len(content["margins"])
+    path.write_text(json.dumps(content))
+    (folder / "1" / "checksums.json").unlink()
+    return folder
+
+
+def test_check_export_reproduces_the_stored_answers(exported: pathlib.Path, other: pathlib.Path):
+    count = len(reference_answers.read(str(exported / "1")))
+    assert check(CheckOptions(), str(exported)).startswith(f"{exported} answers {count} texts as predict did when")
+    first, *lines = refusal(check, CheckOptions(), str(other)).split("\n  ")
+    assert_mentions(first, other)
+    assert len(lines) == 6
+    assert_mentions(lines[0], '{"question"')
+    (other / "1" / layout.REPLAY_FILE).unlink()
+    assert_rejected((other / "1", layout.REPLAY_FILE), check, CheckOptions(), str(other))
+    assert str(exported / "1" / layout.REPLAY_FILE) in layout.list_model_files(str(exported / "1"))  # has a checksum
+
+
+def test_check_export_sends_the_token(exported: pathlib.Path, other: pathlib.Path, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    with running({"questions": exported}) as (_, client):
+        url = f"{client.url}/v1/models/questions"
+        for place in (url, f"{url}/versions/1:predict"):
+            assert "texts as predict did" in check(CheckOptions(str(exported)), place)
+        assert_rejected((url, "start"), check, CheckOptions(str(other)), url)
+        assert_rejected(('{"question"', 404), check, CheckOptions(str(exported)), f"{client.url}/v1/models/none")
+        monkeypatch.delenv(TOKEN_VARIABLE)
+        assert_rejected((f"{url}:predict", 401, TOKEN_VARIABLE), check, CheckOptions(str(exported)), url)
+    assert_rejected((f"{url}:predict", "http://HOST:PORT/v1/models/NAME"), check, CheckOptions(str(exported)), url)
+    assert_rejected((url, "--export_dir"), check, CheckOptions(), url)
+    assert_rejected(("--export_dir", "URL", exported), check, CheckOptions(str(exported)), str(exported))

@@ -1,13 +1,17 @@
-"""The server as a process: its port, and how it ends."""
+"""The server as a process: its port, how it ends, and its logs, metrics, names of models and OpenAPI description."""
 
 import contextlib
+import gzip
+import io
 import json
+import logging
 import os
 import pathlib
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,7 +19,7 @@ from official_bert.errors import UserError
 from official_bert.serving import logs, server
 from official_bert.serving.options import ServingOptions
 from tests.conftest import ROOT
-from tests.make import assert_mentions, assert_rejected
+from tests.make import assert_mentions, assert_rejected, write_text
 from tests.serving.serving_client import Client, eventually, is_closed, make_request, read_metric, running, sent
 
 
@@ -76,3 +80,142 @@ def test_a_signal_stops_the_server_after_pending_requests(exports: pathlib.Path,
     assert "draining" in events
     assert events[-2:] == ["request", "stopped"]
     assert lines[-2]["status"] == 200
+
+
+SECRET = b"sEcReT"
+POST = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[io.StringIO]:
+    """Yields what the server writes to stderr while the block runs."""
+    loggers = [logging.getLogger(name) for name in ("official_bert.serving", "aiohttp", "asyncio")]
+    before = [(each.handlers, each.propagate, each.level) for each in loggers]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", io.StringIO())
+        logs.start()
+        try:
+            yield sys.stderr
+        finally:
+            for each, (each.handlers, each.propagate, level) in zip(loggers, before, strict=True):
+                each.setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def client(exports: pathlib.Path) -> Iterator[Client]:
+    with running({"length": exports / "length"}) as (_, client):
+        yield client
+
+
+@pytest.mark.parametrize("content", [
+    POST.replace(b"\r\n", b"\n") + b"X: " + SECRET + b"\n\n",
+    POST.removesuffix(b"\r\n") + b"\nX: " + SECRET + b"\r\n\r\n",
+    POST + SECRET + b" x\r\n\r\n",
+    POST + b"X: " + SECRET * 2000 + b"\r\n\r\n",
+    POST + b"Content-Length: " + SECRET + b"\r\n\r\n",
+    POST + b"Transfer-Encoding: " + SECRET + b"\r\n\r\n",
+    b"GET http://[" + SECRET + b" HTTP/1.1\r\n\r\n",
+    make_request("length", b"{}") + SECRET + b"\r\n\r\n",
+    CHUNKED + b"5;" + SECRET + b"\n" + SECRET + b"\r\nhello\r\n0\r\n\r\n",
+    CHUNKED + b"zz" + SECRET + b"\r\n",
+    CHUNKED + b"5\r\nhello" + SECRET + b"\r\n0\r\n\r\n",
+    make_request("length", SECRET, "Content-Encoding: gzip"),
+    make_request("length", SECRET, "Content-Encoding: deflate"),
+    make_request("length", SECRET, "Content-Encoding: br"),
+    make_request("length", gzip.compress(SECRET)[:-8] + b"12345678", "Content-Encoding: gzip"),
+    make_request("length", gzip.compress(SECRET)[:-9], "Content-Encoding: gzip"),
+    make_request("length", SECRET),
+    make_request("length", b'{"instances": [["%b"]]}' % SECRET),
+    make_request("length", b'{"instances": [{"%b": ""}]}' % SECRET),
+    make_request("length", b'{"%b": []}' % SECRET),
+    make_request("length", b'{"instances": ["%b", "!"]}' % SECRET),
+])  # fmt: skip
+def test_the_content_of_rejected_requests_is_not_logged(client: Client, content: bytes):
+    with logged() as log:
+        with sent(client, content) as connection:
+            status = int(connection.makefile("rb").readline().split()[1])
+        client.get("/healthz")  # the log line of a request is written after its response
+    assert 400 <= status < 500
+    assert SECRET.decode() not in log.getvalue()
+    assert "traceback" not in log.getvalue()
+
+
+def test_the_reason_of_a_rejection_is_logged(client: Client):
+    with logged() as log:
+        with sent(client, POST + b"Content-Length: x\r\n\r\n") as connection:
+            connection.makefile("rb").read()
+        assert client.predict("length", {}, Host="evil.example").status == 403
+        client.get("/healthz")
+    first, second = [line["refusal"] for line in map(json.loads, log.getvalue().splitlines()) if "refusal" in line]
+    assert "BadHttpMessage" in first
+    assert "localhost" in second
+
+
+def test_metrics_count_by_model_and_status(exports: pathlib.Path):
+    with running({name: exports / name for name in ("size", "length")}) as (_, client):
+        client.predict("size", {"instances": ["ab"]})
+        client.predict("size", {"instances": [3]})
+        client.predict("unknown" * 3, {"instances": ["ab"]})
+        answers = client.predict("length", {"instances": ["x" * 99, "x" * 101, "x" * 200]}).json["predictions"]
+        text = client.get("/metrics").body.decode()
+        assert read_metric(client, "official_bert_version", "size") == 1
+        assert read_metric(client, "official_bert_texts_cut_total", "length") == 2
+    for status in (200, 400):
+        assert f'official_bert_requests_total{{action="predict",model="size",status="{status}"}} 1.0' in text
+    assert "unknownunknown" not in text  # names sent by clients must not create time series
+    assert [answer["is_truncated"] for answer in answers] == [False, True, True]
+
+
+def test_openapi_describes_every_model_with_its_limits(exports: pathlib.Path):
+    with running({"answers": exports / "answers"}, max_instances=7) as (_, client):
+        description = client.get("/openapi.json").json
+    assert {path for path in description["paths"] if path.endswith(":predict")} == {
+        f"/v1/models/answers{place}:predict" for place in ("", "/versions/1")
+    }
+    operation = description["paths"]["/v1/models/answers:predict"]["post"]
+    rows, _ = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
+    assert rows["properties"]["instances"]["maxItems"] == 7
+    assert rows["properties"]["instances"]["items"]["anyOf"][0]["required"] == ["context", "question"]
+    assert operation["summary"] == "Answers: answer, end, null_score_difference, probability, start"
+    assert "security" not in description
+
+
+def test_openapi_requires_the_token(exports: pathlib.Path, tmp_path):
+    token = write_text(tmp_path / "token", "abc")
+    with running({"m": exports / "size"}, token_file=token) as (_, client):
+        description = client.get("/openapi.json", Authorization="Bearer abc").json
+    assert description["security"] == [{"token": []}]
+    assert description["paths"]["/healthz"]["get"]["security"] == []
+    assert "security" not in description["paths"]["/metrics"]["get"]
+
+
+def schemathesis(client: Client, *flags: str) -> str:
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{client.url}/openapi.json", "--no-color",
+               "--generation-deterministic", *flags]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_server_conforms_to_its_openapi_description(exports: pathlib.Path):
+    with running({"size": exports / "size"}, max_instances=20, max_text_bytes=200) as (_, client):
+        told = schemathesis(client, "--checks=all", "--max-examples=40")
+    assert "No issues found" in told
+    models = {name: exports / name for name in ("answers", "endings")}
+    with running(models, max_instances=20, max_text_bytes=200) as (_, client):
+        # OpenAPI cannot express that columns have equal length, so some requests that it allows are refused.
+        flags = ["--exclude-checks=positive_data_acceptance", "--max-examples=20", "--include-path-regex=predict"]
+        schemathesis(client, "--checks=all", *flags)
+
+
+def test_a_model_without_a_name_gets_the_name_of_its_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    models = ["exports/mine", "exports/yours/", "gs://bucket/exports/remote/", "name=exports/other"]
+    assert ServingOptions(models).folders() == {
+        "mine": "exports/mine", "yours": "exports/yours", "remote": "gs://bucket/exports/remote",
+        "name": "exports/other",
+    }  # fmt: skip
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert ServingOptions(["."]).folders() == {"here": "."}
