@@ -81,7 +81,7 @@ attack: .venv/development
 
 test-clean: .venv/development .venv-clean/ready
 	OFFICIAL_BERT_CLEAN_PYTHON=$(CURDIR)/.venv-clean/bin/python $(BIN)/python -m pytest -m "slow or not slow" \
-		tests/export/test_round_trip.py
+		tests/test_every_interface.py -k without_this_package
 
 # Pre-training on the TensorFlow of a TPU's host: the tests of what pretrain imports.
 TF_2_19_TESTS := tests/modeling/fast/test_block_computation.py tests/modeling/test_config.py tests/modeling/test_dropout.py \

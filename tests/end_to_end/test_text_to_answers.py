@@ -1,15 +1,29 @@
 """The commands of the quickstart from text to answers, on a small scale."""
 
+import dataclasses
+import json
 import pathlib
 import re
 import subprocess
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
+import official_bert
+from official_bert.checkpoints.loading import open_model
+from official_bert.checkpoints.options import WRITABLE
+from official_bert.finetuning import runner
+from official_bert.finetuning.options import FinetuningOptions
+from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import EVAL, read_log
-from tests.conftest import ROOT
+from official_bert.tasks.options import SquadOptions, TaskOptions, get_options_class
+from official_bert.tasks.task import DEV, TEST, TRAIN
+from tests.conftest import ROOT, WORDS
 from tests.end_to_end.conftest import Run
 from tests.make import tiny_config, write_text
+from tests.pretraining.conftest import record_files, shared_record_files  # noqa: F401
+from tests.pretraining.pretraining_runs import make_run_options
 
 
 @pytest.mark.slow
@@ -62,3 +76,106 @@ def test_quickstart_learns_to_its_end(tmp_path: pathlib.Path):
     assert evaluations[-1]["next_sentence_loss"] < 0.67
     answers = done.stdout.split("the method [MASK] called when the object is deleted .\n")[-1].splitlines()[:5]
     assert "is" in {line.split()[-1] for line in answers}
+
+
+ROWS = 100
+
+
+@pytest.mark.slow
+def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tuned_and_exported(
+    record_files: list[str],  # noqa: F811
+    run: Run,
+    vocab_file: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    note = f"the vocabulary has {len(WORDS)} tokens, the word table {ROWS} rows"
+    config = write_text(tmp_path / "config.json", tiny_config(vocab_size=ROWS, num_hidden_layers=1).to_json())
+    pretrain(make_run_options(record_files, config, tmp_path / "run", vocab_file=vocab_file, num_train_steps=2))
+    assert f"warning: {note}" in capsys.readouterr().out
+
+    ids = {"input_ids": np.array([[2, 57, 58, 3]]), "input_mask": np.ones((1, 4)), "segment_ids": np.zeros((1, 4))}
+    expected = np.asarray(official_bert.load("run").model(ids)["sequence_output"])
+    for name in WRITABLE:
+        assert note in run("convert", "--from=run", f"--to={name}", f"--to_format={name}"), name
+        checkpoint, again = open_model(name), official_bert.load(name)
+        assert (checkpoint.config.vocab_size, (checkpoint.vocab or "").split()) == (ROWS, WORDS), name
+        assert again.model.get_layer("word_embeddings").embeddings.shape[0] == ROWS
+        np.testing.assert_allclose(np.asarray(again.model(ids)["sequence_output"]), expected, atol=1e-5)
+
+    write_text(tmp_path / "data.csv", "text,label\n" + "the cat sat,cat\nthe dog sat,dog\n" * 8)
+    data = "--task=table --train_file=data.csv --eval_file=data.csv --train_batch_size=8"
+    tune = "--init=run --output_dir=tuned --do_train --do_eval --num_train_epochs=1 --max_seq_length=16"
+    assert f"note: {note}" in run("finetune", *data.split(), *tune.split())
+    assert open_model("tuned").config.vocab_size == ROWS
+
+    for source, export_dir, *flags in (("tuned", "a"), ("run", "b"), ("run", "c", "--encoder")):
+        run("export", f"--model_dir={source}", f"--export_dir={export_dir}", "--max_seq_length=16", *flags)
+        outputs = tf.saved_model.load(f"{export_dir}/1").signatures["serving_default"](text=tf.constant(["the [MASK]"]))
+        assert ("tokens" in outputs) == (export_dir == "b")
+        if "tokens" in outputs:  # rows without a token are never an answer
+            assert {each.decode() for each in outputs["tokens"].numpy().ravel()} <= {*WORDS, ""}
+
+
+CONTEXTS = [
+    "the cat sat on the mat . the dog ran in the sun .",
+    "the dog walked on the cat . un mat and sun played .",
+]
+
+
+def squad_text(version_2: bool = False) -> str:
+    """Returns eight questions that differ in one word and in their answers. In version 2.0, two are unanswerable."""
+    paragraphs = []
+    for number, context in enumerate(CONTEXTS):
+        qas = []
+        for word, answer in zip("abcd", ("cat", "the mat", "ran in", "sun"), strict=True):
+            answer = answer if answer in context else "the dog walked"
+            is_impossible = version_2 and word == "d"
+            answers = [] if is_impossible else [{"text": answer, "answer_start": context.index(answer)}]
+            question = {"id": f"{word}{number}", "question": f"{word} {word} ?", "answers": answers}
+            qas.append(question | ({"is_impossible": True} if is_impossible else {}))
+        paragraphs.append({"context": context, "qas": qas})
+    return json.dumps({"data": [{"paragraphs": paragraphs}]})
+
+
+def codah_text() -> str:
+    lines = []
+    for number, word in enumerate("abcdefgh"):
+        endings = ["the dog ran", "on the mat", "in the sun"]
+        endings.insert(number % 4, f"the cat sat {word}")
+        lines.append(f"o\t{word} played\t" + "\t".join(endings) + f"\t{number % 4}\n")
+    return "".join(lines)
+
+
+TAGGED = "the O\ncat B-X\nsat O\non O\nthe B-Y\nmat I-Y\n\nunaffable B-X\ndog I-X\nand O\nsun B-Z\n\n"
+TAGGED += "".join(f"{word} B-{word}\nran O\n\n" for word in "abcdef")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "file", "text", "score", "best"), [
+    ("squad", "{}-v1.1.json", squad_text(), "f1", 100.0),
+    ("squad_v2", "{}-v2.0.json", squad_text(version_2=True), "f1", 100.0),
+    ("codah", "{}.tsv", codah_text(), "accuracy", 1.0),
+    ("tagging", "{}.txt", TAGGED, "f1", 1.0),
+])  # fmt: skip
+def test_eight_examples_are_memorized_saved_and_predicted_again(
+    name: str, file: str, text: str, score: str, best: float, tmp_path: pathlib.Path, vocab_file: str
+):
+    for part in (TRAIN, DEV, TEST) if name == "codah" else (TRAIN, DEV):
+        write_text(tmp_path / "data" / file.format(part), text)
+    without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = tiny_config(hidden_size=32, intermediate_size=64, initializer_range=0.1, **without_dropout)
+    task_options: TaskOptions = get_options_class(name)(data_dir=str(tmp_path / "data"))
+    if isinstance(task_options, SquadOptions):
+        task_options = dataclasses.replace(task_options, doc_stride=8, max_query_length=4)
+    options = FinetuningOptions(
+        task=name, task_options=task_options, init=write_text(tmp_path / "bert_config.json", config.to_json()),
+        vocab_file=vocab_file, do_train=True, output_dir=str(tmp_path / "run"), do_eval=True, max_seq_length=18,
+        train_batch_size=8, learning_rate=2e-3 if "squad" in name else 5e-3,
+        num_train_epochs=250 if "squad" in name else 60, eval_steps=1000, random_seed=1,
+    )  # fmt: skip
+    results = runner.run(options)
+    assert results[DEV][score] == best, results
+    # The folder is enough to predict again, even if the training data has been deleted.
+    (tmp_path / "data" / file.format(TRAIN)).unlink()
+    assert runner.run(dataclasses.replace(options, do_train=False)) == results

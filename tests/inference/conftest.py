@@ -12,8 +12,7 @@ from official_bert.inference.options import FeatureOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tokenization.exact import FullTokenizer
-from tests.inference.batch_models import export_batches
-from tests.inference.shard_texts import TEXTS, write_texts
+from tests.inference.inference_samples import TEXTS, export_batches, write_texts
 
 
 @pytest.fixture(scope="session")
@@ -23,20 +22,18 @@ def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def texts(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with the texts in all.jsonl, in three files part0.jsonl to part2.jsonl, and in all.txt, a.txt, b.txt."""
+def texts(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder with the texts in all.jsonl, in three files part0.jsonl to part2.jsonl, and in all.txt, a.txt, b.txt.
+
+    Reduces groups to four rows, so that a few texts fill several.
+    """
+    monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 2)
+    monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 4)
+    monkeypatch.setattr(feature_extractor, "_BATCHES_AT_A_TIME", 2)
     write_texts(tmp_path)
     for name, some in (("all", TEXTS), ("a", TEXTS[:5]), ("b", TEXTS[5:])):
         (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in some))
     return tmp_path
-
-
-@pytest.fixture
-def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduces groups to four rows, so that a few texts fill several."""
-    monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 2)
-    monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 4)
-    monkeypatch.setattr(feature_extractor, "_BATCHES_AT_A_TIME", 2)
 
 
 @pytest.fixture

@@ -1,15 +1,19 @@
+import dataclasses
 import pathlib
 
 import fsspec
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_bert.export import separate_process
 from official_bert.inference import exports, reference_answers
+from official_bert.inference.keras_model import KerasRunner, compute_outputs
 from official_bert.inference.saved_model import SavedModelPredictor, load_saved_model
+from official_bert.kinds.features import concatenate_rows, gather_rows
 from official_bert.utils import files
-from tests.inference.batch_models import export_batches
+from tests.inference.inference_samples import export_batches
 from tests.make import assert_rejected, run_python, write_text
 
 
@@ -33,8 +37,8 @@ def test_export_is_loaded_from_a_path_that_tensorflow_does_not_open(name: str, t
         fsspec.filesystem("memory").put(export_batches(tmp_path), name, recursive=True)
     folder = name if files.is_remote(name) else export_batches(tmp_path / name)
     assert load_saved_model(folder).signatures
-    alone, together = separate_process.answer_without_package(folder, [{"text": "a"}, {"text": "bc"}])
-    assert [row["text"] for row in (*alone, *together)] == ["a", "bc", "a", "bc"]
+    alone, together = separate_process.answer_without_package(folder, [{"text": "a"}, {"text": "bç中"}])
+    assert [row["text"] for row in (*alone, *together)] == ["a", "bç中", "a", "bç中"]
 
 
 def test_model_of_another_tool_needs_no_signature_with_a_usual_name(tmp_path: pathlib.Path):
@@ -89,3 +93,30 @@ def test_pooled_vectors_are_not_truncated_like_padding():
 def test_layout_does_not_import_tensorflow():
     code = "import sys; from official_bert.inference import exports; print('tensorflow' in sys.modules)"
     assert run_python("-c", code, check=True).stdout.split() == ["False"]
+
+
+def test_outputs_have_the_order_of_the_texts_and_no_padding():
+    expected = [[10.0 * number] * length for number, length in enumerate((5, 2, 7, 3, 1))]
+    ids = [np.array(row, np.int32) for row in expected]
+    features = concatenate_rows(ids, [np.zeros_like(each) for each in ids], {}, {}, has_token_outputs=True)
+    of_tokens = compute_outputs(lambda inputs: tf.stack([inputs["input_ids"]] * 2, -1), features, 2, 8)  # [B, S, C]
+    assert [row.tolist() for row in of_tokens] == [[[each] * 2 for each in row] for row in expected]
+    named = compute_outputs(lambda inputs: {"tokens": inputs["input_ids"]}, features, 2, 8)  # [B, S]
+    assert [row.tolist() for row in named["tokens"]] == expected
+    assert gather_rows([(features, 1)]).has_token_outputs
+    features = dataclasses.replace(features, has_token_outputs=False)
+    of_rows = compute_outputs(lambda inputs: {"classes": tf.repeat(inputs["input_ids"][:, :1], 9, 1)}, features, 2, 8)
+    assert [row.tolist() for row in of_rows["classes"]] == [row[:1] * 9 for row in expected]  # [B, C]
+
+
+def test_layers_with_new_variables_are_traced_again():
+    inputs = {
+        name: keras.Input([None], dtype="int32", name=name) for name in ("input_ids", "segment_ids", "input_mask")
+    }
+    features = concatenate_rows([np.arange(4, 9)], [np.zeros(5, np.int32)], {}, {}, has_token_outputs=True)
+    layer = keras.layers.Embedding(9, 2)
+    model = keras.Model(inputs, layer(inputs["input_ids"]))
+    runner = KerasRunner(model, None, 8)
+    for change in (lambda: None, lambda: layer.enable_lora(1), lambda: layer.lora_embeddings_b.assign([[2.0, 3.0]])):
+        change()
+        np.testing.assert_allclose(runner.compute_outputs(features, 1)[0], layer(np.arange(4, 9)), rtol=1e-6)

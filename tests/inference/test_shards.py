@@ -1,32 +1,40 @@
-"""The shards written with --shard together contain exactly what one run over all rows writes."""
+"""Shards of --shard, and files written on Dask, even if workers are lost, contain what one run over all rows writes."""
 
+import dataclasses
 import itertools
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from official_bert.commands import FEATURES, PREDICT
-from official_bert.inference import batch_prediction, feature_extraction
+from official_bert.inference import batch_prediction, feature_extraction, on_dask
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, ShardOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
+from official_bert.kinds.names import CLASSIFICATION
+from official_bert.utils import dask_cluster, files
+from tests import dask_clusters
 from tests.conftest import slow_after
-from tests.inference.shard_texts import TEXTS, assert_shards_hold, join_shards, write_texts
-from tests.make import assert_rejected
+from tests.dask_clusters import OneProcess, ended, wait_until
+from tests.inference.inference_samples import TEXTS, assert_shards_hold, join_shards, write_texts
+from tests.make import assert_mentions, assert_rejected, refusal, run_python
 
-pytestmark = pytest.mark.usefixtures("small_groups")
+
+def make_options(export_dir: str, folder: pathlib.Path, name: str = "part*", output: str = "out") -> Any:
+    return BatchPredictionOptions(export_dir, f"{folder}/{name}.jsonl", f"{folder}/{output}.jsonl", batch_size=2)
 
 
-def predict(export_dir: str, folder: pathlib.Path, shard: Shard = ALL_ROWS, output: str = "out.jsonl") -> str:
-    options = BatchPredictionOptions(export_dir, f"{folder}/all.jsonl", f"{folder}/{output}", batch_size=2)
-    return batch_prediction.predict(options, shard)
+def predict(export_dir: str, folder: pathlib.Path, shard: Shard = ALL_ROWS, output: str = "out") -> str:
+    return batch_prediction.predict(make_options(export_dir, folder, "all", output), shard)
 
 
 def predict_at_once(export_dir: str, folder: pathlib.Path) -> bytes:
-    predict(export_dir, folder, output="once.jsonl")
+    predict(export_dir, folder, output="once")
     return (folder / "once.jsonl").read_bytes()
 
 
@@ -85,27 +93,9 @@ def test_interrupted_shard_is_resumed(export_dir: str, texts: pathlib.Path, monk
     assert join_shards(texts, 2) == predict_at_once(export_dir, texts)
 
 
-def test_a_rejected_row_is_reported_by_its_number_in_the_file(export_dir: str, tmp_path: pathlib.Path):
-    write_texts(tmp_path, [*TEXTS[:21], "refused", *TEXTS[21:]])
-    assert_rejected((tmp_path / "all.jsonl", "row 22"), predict, export_dir, tmp_path, Shard(1, 2))
-
-
-@pytest.mark.usefixtures("tiny_encoder")
-@pytest.mark.parametrize(("name", "changes"), slow_after(1, [
-    ("out.jsonl", {"output_format": "original"}),
-    ("out.npy", {}),
-    ("out.npy", {"pooling": "mean"}),
-]))  # fmt: skip
-def test_shards_contain_the_vectors_of_a_run_without_shards(name: str, changes: dict[str, Any], texts: pathlib.Path):
-    def write_vectors(output: str, shard: Shard = ALL_ROWS) -> str:
-        flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
-        options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/{output}", **flags)
-        return feature_extraction.write_vectors(options, shard)
-
-    write_vectors(f"once-{name}")
-    for index, count in enumerate((12, 15)):
-        assert write_vectors(name, Shard(index, 2)).startswith(f"Wrote the vectors of {count} texts to ")
-    assert_shards_hold(texts, name, f"once-{name}")
+def test_a_rejected_row_is_reported_by_its_number_in_the_file(export_dir: str, texts: pathlib.Path):
+    write_texts(texts, [*TEXTS[:21], "refused", *TEXTS[21:]])
+    assert_rejected((texts / "all.jsonl", "row 22"), predict, export_dir, texts, Shard(1, 2))
 
 
 def test_the_flag_selects_the_shard(export_dir: str, texts: pathlib.Path, capsys: pytest.CaptureFixture[str]):
@@ -122,3 +112,131 @@ def test_invalid_shards_are_rejected(shard: str):
     for command, flags in ((PREDICT, ["--export_dir=a"]), (FEATURES, ["--init=a"])):
         flags = [*flags, "--input_file=b", "--output_file=c.jsonl", f"--shard={shard}"]
         assert_rejected(("--shard", repr(shard), "INDEX/COUNT"), command.parse, flags)
+
+
+ADDRESS = "tcp://127.0.0.1:8786"
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cluster that runs every task twice in this process."""
+    monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
+    yield
+    on_dask._models.clear()
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("count", [1, 3, 9])  # nine shards of seven groups: two shards are empty
+def test_tasks_that_run_twice_do_not_change_answers(count: int, export_dir: str, texts: pathlib.Path):
+    options, expected = make_options(export_dir, texts), predict_at_once(export_dir, texts)
+    first = "out.jsonl" if count == 1 else f"out-00000-of-0000{count}.jsonl ..."
+    assert on_dask.predict(options, count, ADDRESS) == f"Wrote 27 texts to {texts}/{first}"
+    assert join_shards(texts, count) == expected
+    if count > 1:
+        kept, lost = (texts / f"out-0000{number}-of-0000{count}.jsonl" for number in (1, 2))
+        inode = kept.stat().st_ino
+        lost.unlink()
+        told = on_dask.predict(options, count, ADDRESS)
+        assert told.endswith(f"; {count - 1} of {count} files from an earlier run")
+        assert kept.stat().st_ino == inode
+        assert join_shards(texts, count) == expected
+    assert not list(texts.glob("*.writing-*"))
+
+
+@pytest.mark.usefixtures("one_process")
+def test_shards_of_another_run_are_rejected_and_kept(export_dir: str, texts: pathlib.Path):
+    options = make_options(export_dir, texts)
+    on_dask.predict(options, 2, ADDRESS)
+    before = join_shards(texts, 2)
+    assert_rejected((texts / "out.jsonl.run.json", "num_shards", 2, 3), on_dask.predict, options, 3, ADDRESS)
+    with open(texts / "part1.jsonl", "a") as file:
+        file.write('{"text": "more"}\n')
+    assert_rejected(
+        (texts / "out.jsonl.run.json", "inputs", texts / "part1.jsonl"), on_dask.predict, options, 2, ADDRESS
+    )
+    (texts / "out.jsonl.run.json").unlink()
+    names = (texts / "out-00000-of-00002.jsonl", texts / "out.jsonl.run.json")
+    assert_rejected(names, on_dask.predict, options, 2, ADDRESS)
+    assert join_shards(texts, 2) == before
+
+
+@pytest.mark.usefixtures("one_process")
+def test_failures_are_reported_in_one_line(export_dir: str, texts: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    def assert_fails(*names: object, num_shards: int = 2) -> None:
+        options = make_options(export_dir, texts, output=f"out{num_shards}")
+        message = refusal(on_dask.predict, options, num_shards, ADDRESS)
+        assert "\n" not in message
+        assert_mentions(message, *names)
+
+    with open(texts / "part1.jsonl", "a") as file:
+        file.write('{"txt": "b"}\n')
+    assert_fails(f"{texts}/part1.jsonl, line 3", "'text'")
+    assert not list(texts.glob("out*"))
+    write_texts(texts, [*TEXTS[:11], "refused", *TEXTS])  # the first row of its file
+    assert_fails(texts / "part2.jsonl", "row 1")
+    assert_fails(texts / "part2.jsonl", "row 1", num_shards=9)  # not in the first shard
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(batch_prediction.Prediction, "write", refuse)
+    assert_fails("full")
+
+
+@pytest.mark.usefixtures("one_process")
+def test_paths_may_be_remote(export_dir: str, texts: pathlib.Path):
+    # TensorFlow's in-memory file system replaces a remote one.
+    for path in texts.glob("part*"):
+        files.copy(str(path), f"ram://prediction/{path.name}")
+    remote = BatchPredictionOptions(export_dir, "ram://prediction/part*", "ram://prediction/out.jsonl", batch_size=2)
+    on_dask.predict(remote, 2, ADDRESS)
+    shards = [files.read_bytes(f"ram://prediction/out-0000{number}-of-00002.jsonl") for number in range(2)]
+    assert b"".join(shards) == predict_at_once(export_dir, texts)
+
+
+@pytest.mark.usefixtures("one_process", "tiny_encoder")
+@pytest.mark.parametrize(("name", "changes"), slow_after(1, [
+    ("out.jsonl", {"output_format": "original"}),
+    ("out.npy", {}),
+    ("out.npy", {"pooling": "mean"}),
+]))  # fmt: skip
+def test_shards_and_tasks_contain_the_vectors_of_one_run(name: str, changes: dict[str, Any], texts: pathlib.Path):
+    flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
+    options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/once-{name}", **flags)
+    feature_extraction.write_vectors(options)
+    options = dataclasses.replace(options, output_file=f"{texts}/{name}")
+    for index, count in enumerate((12, 15)):
+        told = feature_extraction.write_vectors(options, Shard(index, 2))
+        assert told.startswith(f"Wrote the vectors of {count} texts to ")
+    assert_shards_hold(texts, name, f"once-{name}")
+    options = dataclasses.replace(options, input_file=f"{texts}/[ab].txt", output_file=f"{texts}/tasks-{name}")
+    assert on_dask.write_vectors(options, 2, ADDRESS).startswith("Wrote 27 texts to ")
+    assert_shards_hold(texts, f"tasks-{name}", f"once-{name}")
+
+
+@pytest.mark.slow
+def test_losing_and_adding_workers_does_not_change_answers(export_dir: str, tmp_path: pathlib.Path):
+    write_texts(tmp_path, [f"{text} {number}" for number in range(100) for text in TEXTS])
+    flags = ["--input_file=part*.jsonl", "--output_file=out.jsonl", "--batch_size=2", "--num_shards=40"]
+    with dask_clusters.dask_cluster(tmp_path, 3) as cluster:
+        command = cluster.command("predict", f"--export_dir={export_dir}", *flags)
+        wait_until(lambda: list(tmp_path.glob("out-*")), "some answers are there")
+        cluster.one_worker_lost_one_added(lambda: len(list(tmp_path.glob("out-*"))))
+        code, out, errors = ended(command)
+    assert code == 0, errors
+    assert "2,700 texts" in out
+    assert join_shards(tmp_path, 40) == predict_at_once(export_dir, tmp_path)
+
+
+@pytest.mark.slow
+def test_dask_gives_the_vectors_of_one_machine(save_kind, texts: pathlib.Path):
+    flags = ["--layers=-1", "--pooling=mean", "--max_seq_length=16", "--batch_size=1"]
+    flags = [f"--init={save_kind(CLASSIFICATION)}", *flags]
+    local = ["--input_file=all.txt", "--output_file=local.npy"]
+    run_python("-m", "official_bert_cli", "features", *flags, *local, folder=texts, check=True)
+    with dask_clusters.dask_cluster(texts, 2) as cluster:
+        more = ["--input_file=[ab].txt", "--output_file=out.npy", "--num_shards=3"]
+        code, _, errors = ended(cluster.command("features", *flags, *more))
+    assert code == 0, errors
+    shards = [np.load(texts / f"out-0000{number}-of-00003.npy") for number in range(3)]
+    np.testing.assert_allclose(np.concatenate(shards), np.load(texts / "local.npy"), atol=1e-6)

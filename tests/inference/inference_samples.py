@@ -1,11 +1,34 @@
-"""Writes text files and reads the shards of their answers."""
+"""Texts, a model whose answers identify the batch that a text was in, and the shards of its answers."""
 
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tests.make import write_rows
+from official_bert.inference import exports
+from tests.make import write_rows, write_text
+
+
+class Batches(tf.Module):
+    """Returns each text, its length and the longest of its batch. It raises an error for one text."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def answer(self, text: Any) -> dict[str, Any]:
+        tf.debugging.assert_none_equal(text, "refused")
+        lengths = tf.strings.length(text, "UTF8_CHAR")
+        longest = tf.fill(tf.shape(text), tf.reduce_max(lengths))
+        return {"length": lengths, "longest": longest, "text": text, "is_truncated": lengths > 50}
+
+
+def export_batches(folder: pathlib.Path) -> str:
+    """Exports the model to a folder and returns its path."""
+    module = Batches()
+    tf.saved_model.save(module, str(folder), signatures=module.answer)
+    write_text(folder / exports.METADATA_FILE, '{"inputs": ["text"], "max_seq_length": 50}')
+    return str(folder)
+
 
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
 
@@ -29,8 +52,8 @@ def assert_shards_hold(folder: pathlib.Path, name: str, complete_file: str) -> N
     if not name.endswith("npy"):
         assert join_shards(folder, 2, name) == (folder / complete_file).read_bytes()
         return
-    shards = [np.load(folder / f"out-0000{number}-of-00002.npy") for number in range(2)]
+    shards = [np.load(folder / name.replace(".", f"-0000{number}-of-00002.")) for number in range(2)]
     np.testing.assert_array_equal(np.concatenate(shards), np.load(folder / complete_file))
     if (folder / f"{complete_file}.tokens.jsonl").exists():
         tokens = (folder / f"{complete_file}.tokens.jsonl").read_bytes()
-        assert join_shards(folder, 2, "out.npy.tokens.jsonl") == tokens
+        assert join_shards(folder, 2, f"{name}.tokens.jsonl") == tokens

@@ -1,16 +1,19 @@
-"""Messages only name flags that the reader of the message can pass."""
+"""Figures and messages in the documentation equal those in the code, and messages name flags that exist."""
 
 import ast
 import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from official_bert.utils.flags import list_flags
 from official_bert_cli import COMMANDS, load
-from tests.test_structure import NAMES, find_reachable, ours_among
+from tests.conftest import ROOT
+from tests.make import run_python
+from tests.test_structure import NAMES, find_reachable, ours_among, parse, read
 
 _FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z][a-z0-9_]+)(?![\w{-])")
 # A message that names a command may name that command's flags.
@@ -55,3 +58,45 @@ def test_messages_name_flags_of_a_command_that_can_print_them():
         if flag not in flags[module] and f"no{flag}" not in flags[module] and not _NAMES_COMMAND.search(message)
     ]
     assert not unknown, "\n".join(unknown)
+
+
+PAGE = read(ROOT / "docs" / "guides" / "troubleshooting.md")
+BLOCKS = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+MESSAGES = [line for block in BLOCKS for line in block.splitlines() if not line.startswith(('{"instances', '{"inputs'))]
+
+
+def test_messages_on_the_page_occur_in_the_code():
+    """At least a quarter of each message matches literal strings in the code. The rest fills in their placeholders."""
+    fixed_parts = set().union(*(parse(path).strings for path in NAMES.values()))
+    parts = sorted((part for part in fixed_parts if len(part) >= 8), key=len, reverse=True)
+    for message in MESSAGES:
+        message = message.replace('\\"', '"').removeprefix("error: ").removeprefix("warning: ")
+        covered = set()
+        for part in parts:
+            if (start := message.find(part)) >= 0:
+                covered |= set(range(start, start + len(part)))
+        assert len(covered) >= len(message) / 4, "".join(c for i, c in enumerate(message) if i not in covered)
+
+
+def test_twenty_problems_are_listed():
+    problems = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
+    linked = re.findall(r"\[([^\]]+)\]\(#", PAGE)
+    assert sorted(problems) == sorted(linked)
+    assert len(problems) >= 20
+
+
+FOLDER = ROOT / "docs" / "figures"
+
+
+@pytest.mark.parametrize("name", ["data_flow", "encoder_block", "masking"])
+def test_figures_are_up_to_date(name: str):
+    drawn = run_python("-B", "-c", f"import {name}; print({name}.draw().to_svg(), end='')", folder=FOLDER).stdout
+    assert drawn == (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sorted([*FOLDER.glob("*.svg"), *FOLDER.glob("*.png")]), ids=lambda path: path.stem)
+def test_figures_are_small_and_have_alternative_text(path: Path):
+    assert path.stat().st_size < 20_000
+    assert path.with_suffix(".py").exists()
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    assert re.search(rf"!\[[^\]]{{20,}}\]\((\.\./)?figures/{path.name}\)", pages)
