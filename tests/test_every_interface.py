@@ -91,9 +91,7 @@ def ask_server(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
 @pytest.mark.parametrize(("format_name", "kind"), slow_after(5, [
     (SAVED_MODEL, names.CLASSIFICATION), *((ONNX, k) for k in CLASSES), *((SAVED_MODEL, k) for k in list(CLASSES)[1:])
 ]))  # fmt: skip
-def test_all_interfaces_give_the_same_answers(
-    format_name: str, kind: str, interface: Interface, save_kind, export_kind, tmp_path: pathlib.Path
-):
+def test_all_interfaces_give_the_same_answers(format_name, kind, interface, save_kind, export_kind, tmp_path):
     expected = predict_with_keras(kind, save_kind(kind))
     assert len({str(row) for row in expected}) > 3  # so that the test can fail
     answers = interface(kind, export_kind(kind, format_name), tmp_path)

@@ -85,9 +85,7 @@ def run(command: str, arguments: list[str], paths: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(("command", "flag", "others", "kinds"), INPUTS)
-def test_a_file_of_another_kind_is_named(
-    command: str, flag: str, others: list[str], kinds: str, sample_files: dict[str, str]
-):
+def test_a_file_of_another_kind_is_named(command, flag, others, kinds, sample_files):
     for kind in sample_files.keys() - {*kinds.split(), "out"}:
         message = run(command, [f"--{flag}={{{kind}}}" if flag else f"{{{kind}}}", *others], sample_files)
         assert sample_files[kind] in message, (kind, message)

@@ -84,9 +84,7 @@ def kill_while_storing(store: ObjectStore, pattern: str, command: str, *argument
     assert process.returncode == -signal.SIGKILL, output
 
 
-def test_killed_record_generation_leaves_complete_files_and_is_resumed(
-    run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path, vocab_file: str
-):
+def test_killed_record_generation_leaves_complete_files_and_is_resumed(run, bucket, store, tmp_path, vocab_file):
     write_text(tmp_path / "text.txt", TEXT)
     flags = ("--input_file=text.txt", f"--vocab_file={vocab_file}", *LENGTHS, "--num_shards=3", "--num_workers=1")
     run("make-records", "--output_file=local.tfrecord", *flags)
@@ -103,9 +101,7 @@ def test_killed_record_generation_leaves_complete_files_and_is_resumed(
     assert not list(tmp_path.glob("*.work"))
 
 
-def test_an_export_that_was_killed_during_a_write_is_rejected_and_replaced(
-    run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
-):
+def test_an_export_that_was_killed_during_a_write_is_rejected_and_replaced(run, bucket: str, store, tmp_path):
     trained = save_finetuned(tmp_path / "model", CLASSIFICATION)
     export = ("export", f"--model_dir={trained}", f"--export_dir={bucket}/exports")
     files.write_text(f"{bucket}/texts.csv", "text\nthe cat\n")
@@ -133,9 +129,7 @@ def test_an_export_that_was_killed_during_a_write_is_rejected_and_replaced(
     "convert --from={}/model --to=model --to_format=tf1",
 ])  # fmt: skip
 @pytest.mark.usefixtures("vocab_file")
-def test_a_bucket_without_permission_is_reported_in_one_line_and_leaves_no_files(
-    command: str, run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
-):
+def test_a_bucket_without_permission_is_reported_in_one_line_and_leaves_no_files(command, run, bucket, store, tmp_path):
     write_text(tmp_path / "text.txt", TEXT)
     for name in ("text.txt", "exports/1/saved_model.pb", "model/bert_config.json"):
         files.write_text(f"{bucket}/{name}", "{}")

@@ -158,9 +158,7 @@ TAGGED += "".join(f"{word} B-{word}\nran O\n\n" for word in "abcdef")
     ("codah", "{}.tsv", codah_text(), "accuracy", 1.0),
     ("tagging", "{}.txt", TAGGED, "f1", 1.0),
 ])  # fmt: skip
-def test_eight_examples_are_memorized_saved_and_predicted_again(
-    name: str, file: str, text: str, score: str, best: float, tmp_path: pathlib.Path, vocab_file: str
-):
+def test_eight_examples_are_memorized_saved_and_predicted_again(name, file, text, score, best, tmp_path, vocab_file):
     for part in (TRAIN, DEV, TEST) if name == "codah" else (TRAIN, DEV):
         write_text(tmp_path / "data" / file.format(part), text)
     without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

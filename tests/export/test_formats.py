@@ -1,27 +1,32 @@
-"""One command for all formats: where it writes, and what it rejects."""
+"""One command for all formats: where it writes, and what it rejects. LiteRT models: their answers and the report."""
 
 import dataclasses
+import json
 import pathlib
 from typing import Any
 
+import numpy as np
 import pytest
+import tokenizers
 
 from official_bert.commands import EXPORT
-from official_bert.export import formats, litert
-from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, SAVED_MODEL, ExportOptions
+from official_bert.export import formats, litert, verification
+from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, SAVED_MODEL, ExportOptions
 from official_bert.inference import exports
 from official_bert.inference.onnx_model import OnnxPredictor
+from official_bert.kinds import names
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.kinds.names import CLASSIFICATION, FILL_MASK, VECTORS
+from official_bert.tokenization.casing import UNCASED
+from tests.export import exported_models as samples
 from tests.export.exported_models import BILSTM, ROWS, answer_in_python, export, make_source, write_labels
-from tests.make import assert_rejected
+from tests.make import VOCAB, assert_rejected
 
 
 @pytest.fixture
 def options(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> ExportOptions:
     """Options for writers that write a single empty file."""
-    names = {SAVED_MODEL: exports.GRAPH_FILE, ONNX: exports.ONNX_FILE, LITERT: litert.MODEL_FILE}
-    for format_name, name in names.items():
+    model_files = {SAVED_MODEL: exports.GRAPH_FILE, ONNX: exports.ONNX_FILE, LITERT: litert.MODEL_FILE}
+    for format_name, name in model_files.items():
         monkeypatch.setitem(
             formats._WRITERS, format_name, lambda source, folder, options, name=name: pathlib.Path(folder, name).touch()
         )
@@ -41,13 +46,13 @@ def files_in(options: ExportOptions) -> list[str]:
 def test_one_format_is_written_to_the_folder_itself(format_name: str, files: list[str], options: ExportOptions):
     given = dataclasses.replace(options, format=[format_name])
     for file in files:
-        path = formats.write(make_source(CLASSIFICATION), given)[format_name]
+        path = formats.write(make_source(names.CLASSIFICATION), given)[format_name]
         assert str(pathlib.Path(given.export_dir, file).parent) == path
     assert files_in(given) == files
 
 
 def test_several_formats_are_written_to_a_subfolder_each(options: ExportOptions):
-    source, given = make_source(CLASSIFICATION), dataclasses.replace(options, format=[LITERT, ONNX, SAVED_MODEL])
+    source, given = make_source(names.CLASSIFICATION), dataclasses.replace(options, format=[LITERT, ONNX, SAVED_MODEL])
     assert list(formats.write(source, given)) == given.format
     assert files_in(given) == ["litert/model.tflite", "onnx/1/model.onnx", "saved_model/1/saved_model.pb"]
     assert_rejected((f"{given.export_dir}/litert", "exists"), formats.write, source, given)
@@ -68,7 +73,7 @@ def test_failing_format_removes_the_others(options: ExportOptions, monkeypatch: 
 
     monkeypatch.setitem(formats._WRITERS, ONNX, fail)
     given = dataclasses.replace(options, format=[SAVED_MODEL, ONNX])
-    assert_rejected((f"{given.export_dir}/onnx/1", "full"), formats.write, make_source(CLASSIFICATION), given)
+    assert_rejected((f"{given.export_dir}/onnx/1", "full"), formats.write, make_source(names.CLASSIFICATION), given)
     assert files_in(options) == []
 
 
@@ -80,24 +85,25 @@ def test_versions_are_numbered_and_never_overwritten(options: ExportOptions):
     (folder / "11" / "saved_model.pb").touch()
     assert formats.next_version(options.export_dir) == 12
     again = dataclasses.replace(options, version=11)
-    assert_rejected((folder / "11", "exists"), formats.write, make_source(CLASSIFICATION), again)
+    assert_rejected((folder / "11", "exists"), formats.write, make_source(names.CLASSIFICATION), again)
     version = dataclasses.replace(options, export_dir=str(folder / "11"))
-    assert_rejected((f"--export_dir={folder}/11", "version"), formats.write, make_source(CLASSIFICATION), version)
+    assert_rejected((f"--export_dir={folder}/11", "version"), formats.write, make_source(names.CLASSIFICATION), version)
+
+
+MEAN = {"pooling": "mean"}
 
 
 @pytest.mark.parametrize(("kind", "settings", "options", "expected"), [
-    (FILL_MASK, {}, {"format": [SAVED_MODEL, ONNX]}, ["--format=onnx", "a model", "fill_mask", "saved_model"]),
-    (FILL_MASK, {}, {"format": [SAVED_MODEL, LITERT]}, ["--format=litert", "a model", "fill_mask", "saved_model"]),
-    (VECTORS, {"pooling": "mean"}, {"format": [LITERT]}, ["--format=litert", "vectors", "onnx"]),
-    (VECTORS, {"pooling": "mean"}, {"format": [ONNX], "quantization": DYNAMIC_INT8}, ["vectors", "--quantization"]),
-    (CLASSIFICATION, BILSTM.to_dict(), {"format": [LITERT], "eval_file": "e"}, ["a model", "--format=onnx"]),
-    (CLASSIFICATION, {}, {"format": [LITERT]}, ["--format=litert", "--eval_file"]),
-    (CLASSIFICATION, {}, {"format": [ONNX], "quantization": DYNAMIC_INT8}, ["dynamic_int8", "--eval_file"]),
-    (CLASSIFICATION, {}, {"format": [ONNX], "eval_file": "no.csv"}, ["no.csv"]),
+    (names.FILL_MASK, {}, {"format": [SAVED_MODEL, ONNX]}, ["--format=onnx", "a model", "fill_mask", SAVED_MODEL]),
+    (names.FILL_MASK, {}, {"format": [SAVED_MODEL, LITERT]}, ["--format=litert", "a model", "fill_mask", SAVED_MODEL]),
+    (names.VECTORS, MEAN, {"format": [LITERT]}, ["--format=litert", "vectors", "onnx"]),
+    (names.VECTORS, MEAN, {"format": [ONNX], "quantization": DYNAMIC_INT8}, ["vectors", "--quantization"]),
+    (names.CLASSIFICATION, BILSTM.to_dict(), {"format": [LITERT], "eval_file": "e"}, ["a model", "--format=onnx"]),
+    (names.CLASSIFICATION, {}, {"format": [LITERT]}, ["--format=litert", "--eval_file"]),
+    (names.CLASSIFICATION, {}, {"format": [ONNX], "quantization": DYNAMIC_INT8}, ["dynamic_int8", "--eval_file"]),
+    (names.CLASSIFICATION, {}, {"format": [ONNX], "eval_file": "no.csv"}, ["no.csv"]),
 ])  # fmt: skip
-def test_models_that_cannot_be_exported_are_rejected_before_writing(
-    kind: str, settings: dict[str, Any], options: dict[str, Any], expected: list[str], tmp_path: pathlib.Path
-):
+def test_models_that_cannot_be_exported_are_rejected_before_writing(kind, settings, options, expected, tmp_path):
     folder = tmp_path / "out"
     given = (make_source(kind, **settings), ExportOptions("a model", str(folder), **options))
     assert_rejected((*expected,), formats.write, *given)
@@ -112,7 +118,7 @@ def test_a_flag_may_apply_to_one_of_several_formats():
 
 @pytest.mark.parametrize("format_name", [ONNX, LITERT])
 def test_a_model_that_loses_too_much_is_not_written(format_name: str, tmp_path: pathlib.Path, monkeypatch, capsys):
-    source = make_source(CLASSIFICATION, thresholds=[0.0, 0.0, 0.72])
+    source = make_source(names.CLASSIFICATION, thresholds=[0.0, 0.0, 0.72])
     compute = OnnxPredictor.compute_outputs
     monkeypatch.setattr(OnnxPredictor, "compute_outputs", lambda *given: [-each for each in compute(*given)])
     monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
@@ -133,3 +139,65 @@ def test_a_model_that_loses_too_much_is_not_written(format_name: str, tmp_path: 
     assert export(source, tmp_path / "percent", **given, max_loss=0.01)
     given["eval_file"] = write_labels(tmp_path, ["never"] * 4)
     assert_rejected((given["eval_file"], "'never'"), export, source, tmp_path / "other", **given)
+
+
+@pytest.mark.slow
+def test_converted_model_with_different_answers_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    source = samples.make_source(names.CLASSIFICATION)
+
+    def run(features: dict[str, Any]) -> dict[str, Any]:
+        is_full = features["input_ids"].shape[-1] == source.task_spec["max_seq_length"]
+        return {"logits": source.model(features).numpy() + np.array([is_full, 0.0, 0.0])}
+
+    monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
+    monkeypatch.setattr(litert, "load", lambda path: run)
+    given = {"eval_file": samples.write_examples(tmp_path, names.CLASSIFICATION), "max_loss": 1.0}
+    assert_rejected(("predict", '{"text"'), samples.export, source, tmp_path / "litert", LITERT, **given)
+    assert not (tmp_path / "litert").exists()
+
+
+def test_a_program_can_tokenize_and_decode_with_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    source = samples.make_source(names.QUESTION_ANSWERING, version_2=True, casing=UNCASED._replace(strip_accents=False))
+    results = ((litert, "convert", b""), (litert, "load", None), (verification, "compare_scores", {}))
+    for module, name, result in results:
+        monkeypatch.setattr(module, name, lambda *_, result=result: result)
+    litert.write(source, str(tmp_path), ExportOptions("", "", [LITERT], eval_file="a", quantization=DYNAMIC_INT8))
+    report = json.loads((tmp_path / litert.REPORT_FILE).read_text())
+    assert (report["task_spec"], report["strip_accents"]) == (source.task_spec, False)
+    assert "max_answer_length" in report["decoding"]
+    assert (tmp_path / exports.VOCAB_FILE).read_text() == VOCAB
+    assert tokenizers.Tokenizer.from_file(str(tmp_path / exports.TOKENIZER_FILE)).token_to_id("[CLS]") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the converter's warnings about itself
+@pytest.mark.parametrize("quantization", [FLOAT32, DYNAMIC_INT8])
+@pytest.mark.parametrize(
+    ("kind", "activation"), [*((kind, "gelu") for kind in names.KINDS), (names.CLASSIFICATION, "gelu_exact")]
+)
+def test_converted_models_give_nearly_the_same_answers(kind: str, activation: str, quantization: str, tmp_path):
+    config = dataclasses.replace(
+        samples.LARGER if quantization == DYNAMIC_INT8 else samples.CONFIG, hidden_act=activation
+    )
+    decisions = {"temperature": 2.0} if kind in (names.CLASSIFICATION, names.MULTI_LABEL) else {}
+    source = samples.make_source(kind, config, **decisions)
+    flags = {"eval_file": samples.write_examples(tmp_path, kind), "quantization": quantization}
+    # With four examples, rounding changes a correlation by a few percent.
+    folder = pathlib.Path(samples.export(source, tmp_path / "litert", LITERT, max_loss=0.1, **flags))
+    report = json.loads((folder / litert.REPORT_FILE).read_text())
+    assert report["examples"] == (3 if kind == names.QUESTION_ANSWERING else 4)
+    assert report["reads_windows"] == (kind in (names.QUESTION_ANSWERING, names.TAGGING))
+    labels = samples.LABELS if kind in (names.CLASSIFICATION, names.MULTI_LABEL, names.TAGGING) else None
+    assert report.items() >= {"task_spec": source.task_spec, "labels": labels, **decisions}.items()
+    shape = f"[1, {samples.CHOICES}, S]" if kind == names.MULTIPLE_CHOICE else "[1, S]"
+    assert report["inputs"] == dict.fromkeys(("input_ids", "input_mask", "segment_ids"), f"int32 {shape}")
+    path = folder / litert.MODEL_FILE
+    assert report["bytes"] == path.stat().st_size
+    if quantization == FLOAT32:
+        assert report["before"] == pytest.approx(report["after"], abs=1e-4)
+    elif kind == names.CLASSIFICATION:  # the number of bytes saved does not depend on the head
+        assert report["bytes"] < 0.85 * len(litert.convert(source, quantized=False))
+    # Compares every logit, for rows of several lengths.
+    assert samples.relative_error(source.model, kind, litert.load(str(path))) < (
+        1e-5 if quantization == FLOAT32 else 0.1
+    )

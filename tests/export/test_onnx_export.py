@@ -64,9 +64,7 @@ def run_documented_program(folder: str, block: int, example: str, inputs: list[s
 
 
 @pytest.mark.parametrize("settings", slow_after(1, [None, {}, {"doc_stride": 5, "temperature": 0.5}]))
-def test_documented_program_classifies_without_this_package(
-    settings: dict[str, Any] | None, export_kind: Export, tmp_path: pathlib.Path
-):
+def test_documented_program_classifies_without_this_package(settings: dict[str, Any] | None, export_kind, tmp_path):
     source = samples.make_source(CLASSIFICATION, **(samples.SETTINGS[CLASSIFICATION] if settings is None else settings))
     folder = export_kind(CLASSIFICATION, ONNX) if settings is None else samples.export(source, tmp_path, ONNX)
     texts = [*samples.TEXTS, "a [SEP] cat [MASK]"]
@@ -101,9 +99,7 @@ def test_documented_program_tags_without_this_package(export_kind: Export):
 
 
 @pytest.mark.parametrize("settings", slow_after(1, [None, {}]))
-def test_documented_program_answers_questions_without_this_package(
-    settings: dict[str, Any] | None, export_kind: Export, tmp_path: pathlib.Path
-):
+def test_documented_program_answers_questions_without_this_package(settings, export_kind, tmp_path):
     source = samples.make_source(
         QUESTION_ANSWERING, **(samples.SETTINGS[QUESTION_ANSWERING] if settings is None else settings)
     )

@@ -228,9 +228,7 @@ def titled(trained: str) -> dict[str, str]:
     ("in.tsv", f"prompt\t{ENDINGS}\nwho\t{NUMBERS}\n", {},
      [{"prompt": "who", "endings": [str(number) for number in range(11)]}]),
 ])  # fmt: skip
-def test_rows_are_read_as_for_fine_tuning(
-    name: str, content: str, table: dict[str, Any], expected: list[dict[str, Any]], tmp_path: pathlib.Path
-):
+def test_rows_are_read_as_for_fine_tuning(name, content, table, expected, tmp_path):
     inputs = [column for column in expected[0] if column != "id"]
     assert list(read_rows(write_text(tmp_path / name, content), inputs, table)) == expected
 
@@ -260,9 +258,7 @@ def test_rows_are_read_as_for_fine_tuning(
     *(("in.tsv", f"prompt\t{header}\nwho\ta\tb\n", {}, 2, [f"are {header}".replace("\t", ", "), "ending0, ending1"])
       for header in ("ending1\tending2", "ending0\tending_b", "ending0\tending00")),
 ])  # fmt: skip
-def test_rows_without_an_input_are_reported(
-    name: str, content: str, table: dict[str, Any], line: int, expected: list, tmp_path: pathlib.Path
-):
+def test_rows_without_an_input_are_reported(name, content, table, line, expected, tmp_path):
     path, inputs = write_text(tmp_path / name, content), ["prompt", "endings"] if "prompt" in content else ["text"]
     metadata = {"inputs": inputs, "table": table, "task_spec": {"num_choices": 2}}
     prediction = batch_prediction.Prediction("", 1, metadata, "")
@@ -316,9 +312,7 @@ def test_bad_row_of_a_data_set_is_reported_by_number(export_dir: str, tmp_path: 
 
 
 @pytest.mark.parametrize("is_constant", [True, False])
-def test_constant_answers_cause_a_warning(
-    is_constant: bool, export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
-):
+def test_constant_answers_cause_a_warning(is_constant: bool, export_dir: str, tmp_path, monkeypatch, capsys):
     class Constant:
         def run(self, columns: Any, batch_size: int) -> Any:
             return {"label": np.array(["a" if is_constant or text == "0" else "b" for text in columns["text"]])}

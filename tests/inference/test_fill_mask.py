@@ -59,9 +59,7 @@ def test_vocabulary_may_have_equal_lines(tmp_path: pathlib.Path):
     assert len({candidate.token for candidate in candidates}) == 60
 
 
-def test_masks_are_filled_without_pooler_and_next_sentence_head(
-    model_dir: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_masks_are_filled_without_pooler_and_next_sentence_head(model_dir: str, tmp_path, capsys):
     masked_lm = keep_parts(loading.open_model(model_dir), {ENCODER, MASKED_LM}, "")
     (tmp_path / "masked_lm").mkdir()
     FORMATS["hugging_face"].write(masked_lm, str(tmp_path / "masked_lm"))

@@ -175,9 +175,7 @@ CHUNKED = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: localhost\r\nTransf
     (CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (20_000, b'{"instances": ["a"]}'.ljust(20_000)), 200),
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
 ])  # fmt: skip
-def test_compressed_and_too_large_bodies_are_rejected_before_they_are_received(
-    client: Client, content: bytes, status: int
-):
+def test_compressed_and_too_large_bodies_are_rejected_before_they_are_received(client, content: bytes, status: int):
     with sent(client, content) as connection:
         assert f" {status} ".encode() in connection.makefile("rb").readline()
     assert client.predict("length", TEXTS, **{"Content-Encoding": "identity"}).status == 200

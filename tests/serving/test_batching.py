@@ -119,9 +119,7 @@ def test_a_single_request_does_not_wait(model: Model):
     ([2, 64, 65], {}, [[2, 64], [65]]),
     ([40, 50, 50, 45, 40, 200], {"max_batch_tokens": 150}, [[40, 40, 45], [50, 50], [200]]),  # with padding
 ])  # fmt: skip
-def test_texts_of_similar_length_share_batches(
-    lengths: list[int], options: dict[str, int], expected: list[list[int]], model: Model
-):
+def test_texts_of_similar_length_share_batches(lengths, options, expected, model):
     async def use(batcher: Batcher) -> None:
         model.opened.clear()
         asked = await start(batcher, [1])
