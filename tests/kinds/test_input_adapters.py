@@ -84,12 +84,13 @@ def test_ambiguous_rows_of_pairs_are_rejected(rows):
     [("cat", 4)], [["cat", 4]], np.array([["cat", 4]], object), pd.DataFrame({"text": ["cat"], "start": [4]}), ["cat"],
 ])  # fmt: skip
 def test_answers_with_or_without_positions_are_accepted(y):
-    (example,) = QuestionAnsweringSpec().make_examples((["who"], ["the cat"]), y)
+    (example,) = QuestionAnsweringSpec().make_examples((["who"], ["the cat, a cat"]), y)
     assert example.answers == (Answer("cat", 4),)
 
 
 @pytest.mark.parametrize("y", [
     [[1], [0]], np.array([[1], [0]]), np.array([[1.0], [0.0]]), [["yes"], ["no"]], [[0, 1], [1, 0]],
+    [[0.3, 0.6995], [1, 0]],  # adds up to almost 1
     np.eye(2)[[1, 0]], tf.constant([[1], [0]]), tf.one_hot([1, 0], 2), np.array([1.0, 0.0]), [True, False],
 ])  # fmt: skip
 def test_column_vectors_and_one_hot_rows_of_labels_are_accepted(y):
@@ -102,6 +103,7 @@ def test_whole_floats_are_accepted_as_class_numbers():
     assert class_labels.class_name(3.0) == class_labels.class_name("3.00") == class_labels.class_name("3") == "3"
     for name in ("3.5", "a.0", "3.", ".0", "v1.0", "01", "1e0", ""):
         assert class_labels.class_name(name) == name
+    assert class_labels.learn_label_names([10, "2", -1.0]) == ["-1", "2", "10"]
 
 
 @pytest.mark.parametrize(("labels", "y", "numbers"), [

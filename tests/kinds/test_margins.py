@@ -53,7 +53,8 @@ def test_any_of_several_correct_answers_is_accepted():
     for text, is_right in (("cat", True), ("a dog", True), ("dog and", False), ("", False)):
         candidate = Candidate(text, 0, len(text), 0.0, 0.0, 0.5)
         (outcome,) = QuestionAnsweringSpec().outcomes([Prediction([candidate], candidate, 0.0)], [question])
-        assert (outcome.expected, outcome.predicted) == ("a dog | cat", text or "(no answer)")
+        shown = ("who? ||| a dog and a cat", "a dog | cat", text or "(no answer)")
+        assert (outcome.text, outcome.expected, outcome.predicted) == shown
         assert outcome.correct == is_right
 
 

@@ -83,8 +83,9 @@ def test_multi_label_models_are_calibrated():
 
 
 def test_calibration_error_equals_its_definition():
-    confidences, is_right = np.array([0.95, 0.95, 0.95, 0.95, 0.65, 0.65]), np.array([1, 1, 1, 0, 0, 1])
-    assert probabilities.calibration_error(confidences, is_right) == pytest.approx((0.2 * 4 + 0.15 * 2) / 6)
+    # Two of the fifteen bins meet at 2/3.
+    confidences, is_right = np.array([0.95, 0.95, 0.95, 0.95, 0.66, 0.67]), np.array([1, 1, 1, 0, 0, 1])
+    assert probabilities.calibration_error(confidences, is_right) == pytest.approx((0.2 * 4 + 0.66 + 0.33) / 6)
     assert probabilities.calibration_error(np.ones(3), np.ones(3)) == 0.0
     # The last bin includes 1.
     assert probabilities.calibration_error(np.array([1.0, 0.95]), np.array([0, 1])) == pytest.approx((1 - 0.05) / 2)
@@ -168,8 +169,9 @@ def test_each_label_has_its_own_threshold():
     assert head.predicted_labels(predictions) == [(0,), (0, 1), (1,), ()]
     predicted = head.named_answers(predictions, examples)["predicted"]
     assert predicted == [[True, False], [True, True], [False, True], [False, False]]
-    perfect = {"precision": 1.0, "recall": 1.0, "f1": 1.0, "examples": 2}
-    assert head.label_scores(predictions, examples) == {"a": perfect, "b": perfect}
+    scores = dataclasses.replace(head, thresholds=()).label_scores(predictions, examples)
+    assert scores["a"] == {"precision": pytest.approx(2 / 3), "recall": 1.0, "f1": pytest.approx(0.8), "examples": 2}
+    assert scores["b"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "examples": 2}
     assert head.settings == {"thresholds": list(head.thresholds)}
 
 

@@ -46,6 +46,7 @@ def test_macro_scores_weight_classes_equally_and_errors_are_absolute():
         TextExample("", "", None, label) for label in (0, 1, 1, 1)
     ])  # fmt: skip
     assert found["accuracy"] == 0.5
+    assert ClassificationSpec(labels=("a", "b", "c")).undefined_scores(EXAMPLES[:1]) == ()
     assert found["f1_macro"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     errors = RegressionSpec().scores(np.array([1.0, 3.5]), [TextExample("", "", None, 2.0)] * 2)
     assert errors["mean_absolute_error"] == pytest.approx(1.25)

@@ -58,7 +58,8 @@ def test_syntactic_words_are_read_from_conllu(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.conllu", CONLLU)
     first, second = Sentence(("zu", "dem", "guten Hund"), ("ADP", "DET", "NOUN"), 4), Sentence(("#",), ("SYM",), 9)
     assert read(path) == ([first, second], [])
-    assert read(path, tag_column="xpos")[0][0].tags == ("APPR", "ART", "NN")
+    for column, tags in (("xpos", ("APPR", "ART", "NN")), ("4", ("APPR", "ART", "NN")), ("none", None)):
+        assert read(path, tag_column=column)[0][0] == Sentence(first.words, tags, 4)
     assert conll.collect_tags([first, second]) == ["ADP", "DET", "NOUN", "SYM"]
 
 
@@ -89,15 +90,15 @@ def test_a_missing_tag_is_detected_for_every_tag_column(column: str, tmp_path: p
 
 
 def test_a_file_with_only_words_has_no_tags(tmp_path: pathlib.Path):
-    path = write_text(tmp_path / "a.txt", "the\ncat\n")
+    path = write_text(tmp_path / "a.txt", "the\ncat X\n")
     assert_rejected((path, "line 1", 0, "word", "tag"), conll.read, path, BadRows())
     assert_rejected((path, "1 bad", "first", "line 1"), conll.read, path, BadRows(SKIP, silent=True))
     assert read(path, tag_column="none")[0] == [Sentence(("the", "cat"), None, 1)]
 
 
 def test_only_tabs_and_blanks_separate_columns(tmp_path: pathlib.Path):
-    path = write_text(tmp_path / "a.txt", "10\u00a0000 CD O \n\u3000  SP O\n\u2028 SP O\n\n\u3000\tSP\tO\n")
-    first = Sentence(("10\u00a0000", "\u3000", "\u2028"), ("O", "O", "O"), 1)
+    path = write_text(tmp_path / "a.txt", "10\u00a0000 CD O \n\u3000  SP _\n\u2028 SP O\n\n\u3000\tSP\tO\n")
+    first = Sentence(("10\u00a0000", "\u3000", "\u2028"), ("O", "_", "O"), 1)
     assert read(path) == ([first, Sentence(("\u3000",), ("O",), 5)], [])
     path = write_text(tmp_path / "a.txt", ", O\n; O\n| O\n1,000 O\n")
     assert read(path)[0][0].words == (",", ";", "|", "1,000")
@@ -116,12 +117,13 @@ def test_other_separators_are_named(text: str, line: int, separator: str, tmp_pa
 
 
 def test_a_table_with_a_word_in_each_row_gives_sentences(tmp_path: pathlib.Path):
-    text = 'Sentence #,Word,POS,Tag\nS1,Thousands,NNS,O\n,of,IN,O\n,",",",",O\nS2,Iran,NNP,B-geo\nS2,ran,VBD,O\n'
+    text = '"Sentence #",Word,POS,Tag\nS1,Thousands,NNS,O\n,of,IN,O\n,",",",",O\nS2,Iran,NNP,B-geo\nS2,ran,VBD,O\n'
     path = write_text(tmp_path / "train.csv", text)
     right = [Sentence(("Thousands", "of", ","), ("O", "O", "O"), 2), Sentence(("Iran", "ran"), ("B-geo", "O"), 5)]
     assert read(path) == (right, [])
     assert read(path, tag_column="2")[0][0].tags == ("NNS", "IN", ",")
     assert read(path, tag_column="none")[0][1] == Sentence(("Iran", "ran"), None, 5)
+    assert_mentions(*read(path, known_tags=["O"])[1], path, "line 5", "B-geo")
     assert conll.read_rows(tables.read_rows(path, BadRows()), path, BadRows(), "Word", "Tag") == right
     write_text(tmp_path / "train.csv", text.replace("of,IN,O", "of,IN,"))
     assert_mentions(*read(path)[1], path, "line 2", 3, 0)
@@ -154,7 +156,8 @@ def test_files_without_sentences_and_impossible_columns_are_refused(tmp_path: pa
 def test_a_row_with_different_numbers_of_words_and_tags_is_reported(rows, names):
     table = [{"words": words, "tags": tags} for words, tags in [*rows, (["a"], ["X"])]]
     bad_rows = KeptRows()
-    read_sentences = conll.read_rows(enumerate(table, 1), "a.jsonl", bad_rows, "words", "tags", ["DET", "X", "Y"])
+    places = [*range(1, len(table)), "row 9"]  # the last one is that of a file without lines
+    read_sentences = conll.read_rows(zip(places, table, strict=True), "a", bad_rows, "words", "tags", ["DET", "X", "Y"])
     assert read_sentences == [Sentence(("a",), ("X",), len(table))]
     for problem, each in zip(bad_rows.problems, names, strict=True):
-        assert_mentions(problem, "a.jsonl", *each)
+        assert_mentions(problem, "a", *each)

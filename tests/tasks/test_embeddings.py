@@ -13,6 +13,7 @@ from tests.make import assert_mentions, assert_rejected, refusal, write_text
 PAIRS = "text,text_pair\nthe cat,a cat\nthe dog,a dog\n"
 GRADED = "text,text_pair,score\nthe cat,a cat,5\nthe dog,a mat,1.5\n"
 TRIPLETS = "text,text_pair,negative\nthe cat,a cat,a dog\nthe dog,a dog,a cat\n"
+MIXED = "text,text_pair,negative,score\nthe cat,a cat,a dog,5\nthe dog,a mat,a cat,1.5\n"
 FIVE = {"score_range": ["0", "5"]}
 
 
@@ -26,7 +27,7 @@ OBJECTIVES = [
     (TRIPLETS, {}, "ranking", 3),
     (TRIPLETS, {"objective": "triplet"}, "triplet", 3),
     (GRADED, FIVE, "cosine", 2),
-    ("text,text_pair,negative,score\nthe cat,a cat,a dog,5\nthe dog,a mat,a cat,1.5\n", FIVE, "cosine", 2),
+    (MIXED, FIVE, "cosine", 2),
     (GRADED, {"objective": "ranking"}, "ranking", 2),
 ]
 
@@ -49,9 +50,10 @@ def test_options_become_settings_of_the_model(tmp_path):
 
 
 def test_evaluation_data_with_scores_are_evaluated_by_correlation(tmp_path):
-    graded = create_task(tmp_path, PAIRS, GRADED, **FIVE)
+    graded = create_task(tmp_path, PAIRS, MIXED, predict_file=write_text(tmp_path / "test.csv", "text\nx\n"), **FIVE)
     assert (graded.best_metric, graded.spec.objective) == ("spearman", "ranking")
-    assert [example.score for example in graded.read(DEV, BadRows())] == [1.0, 0.3]
+    assert [(len(example.texts), example.score) for example in graded.read(DEV, BadRows())] == [(2, 1.0), (2, 0.3)]
+    assert graded.read(TEST, BadRows())[0].texts == ("x",)
     found = create_task(tmp_path, GRADED, TRIPLETS)
     assert (found.best_metric, found.spec.objective) == ("mrr", "cosine")
     assert found.read(DEV, BadRows())[0].texts == ("the cat", "a cat", "a dog")

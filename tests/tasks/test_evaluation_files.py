@@ -48,12 +48,13 @@ _XNLI = "language\tgold_label\tsentence1\tsentence2\nzh\tneutral\ta\tb\nde\tenta
     (GlueTask("sst-2", GlueOptions()), "dev.tsv", "sentence\tlabel\na film\t1\n", None),
     (GlueTask("sst-2", GlueOptions()), "a.tsv", "text\tlabel\na film\t1\n", None),
     (GlueTask("sst-2", GlueOptions()), "dev.csv", "text,label\na film,1\n", None),
-    (GlueTask("rte", GlueOptions()), "dev.csv", "text,text_pair,label\na film,d,not_entailment\n", "d"),
+    (GlueTask("rte", GlueOptions(doc_stride=3)), "dev.csv", "text,text_pair,label\na film,d,not_entailment\n", "d"),
     (XnliTask(XnliOptions(language="de")), "xnli.dev.tsv", _XNLI, "d"),
 ])  # fmt: skip
 def test_files_of_glue_xnli_and_tables_are_read_for_their_tasks(task, name, content, second, tmp_path: pathlib.Path):
     found, (example,) = read(task, write_text(tmp_path / name, content))
-    assert (found.name, example.text_a, example.text_b, example.label) == (task.name, "a film", second, 1)
+    assert (found.name, found.spec) == (task.name, task.spec)
+    assert (example.text_a, example.text_b, example.label) == ("a film", second, 1)
 
 
 @pytest.mark.parametrize("options", [SquadOptions(n_best_size=3), SquadV2Options(null_score_diff_threshold=0.5)])

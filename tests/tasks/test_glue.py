@@ -69,6 +69,7 @@ def test_all_examples_of_the_release_are_read(name, test_data):
     ("ax", "test", "index\tsentence1\tsentence2\n0\tA.\tB.\n", [TextExample("0", "A.", "B.")]),
     # Empty rows to predict are predicted.
     ("sst-2", "test", "index\tsentence\n0\ta film\n1\t \n", [TextExample("0", "a film"), TextExample("1", " ")]),
+    ("mnli", "test_matched", "index\tsentence1\tsentence2\n0\tA.\t \n", [TextExample("0", "A.", " ")]),
 ])  # fmt: skip
 def test_files_are_read_by_their_known_columns(name, split, text, expected, tmp_path):
     write_text(tmp_path / f"{'diagnostic' if name == 'ax' else split}.tsv", text)

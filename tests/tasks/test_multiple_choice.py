@@ -64,11 +64,11 @@ def test_examples_without_labels_are_read_for_prediction(tmp_path: pathlib.Path)
     ):
         ((example,), _) = read(write_text(tmp_path / name, row + "\n"), need_labels=False)
         assert example == Example("a", ("b c", "b d", "b e", "b f"), None)
-    for split in (TRAIN, DEV, TEST):
+    for split in (TRAIN, "val", TEST):
         write_text(tmp_path / f"{split}.jsonl", json.dumps({**_SWAG, "label": -1}) + "\n")
     assert make_task("swag", tmp_path).read(TEST, BadRows()) == [example]
-    for split in (TRAIN, DEV):
-        assert_rejected((f"{split}.jsonl", "line 1", "label"), make_task("swag", tmp_path).read, split, BadRows())
+    for split, name in ((TRAIN, "train.jsonl"), (DEV, "val.jsonl")):
+        assert_rejected((name, "line 1", "label"), make_task("swag", tmp_path).read, split, BadRows())
 
 
 def test_files_of_another_layout_and_missing_folders_are_refused(tmp_path: pathlib.Path):
@@ -92,6 +92,7 @@ def test_real_data_sets_are_read_completely(path: str, count: int, test_data: pa
 def test_choices_keep_their_four_sequences_together(tokenizer: FastTokenizer, tmp_path: pathlib.Path):
     task = make_task("codah", tmp_path)
     write_text(tmp_path / "dev.tsv", "o\tthe cat\tran\tsat\ton\tin\t2\no\tthe dog\tran\tsat\ton\tin the sun\t0\n")
+    assert (task.eval_splits, make_task("swag", tmp_path).eval_splits) == ((DEV, TEST), (DEV,))
     examples = task.read(DEV, BadRows())
     features = task.spec.featurize(examples, tokenizer, 8)
     assert (len(features), features.choices) == (2, 4)

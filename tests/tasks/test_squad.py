@@ -30,7 +30,8 @@ def entry(name: str | int, *answers: tuple[str, int], **more: object) -> dict:
 
 @pytest.mark.parametrize("name", ["q", 7])
 def test_a_question_is_read_with_all_its_answers(name: str | int, tmp_path: pathlib.Path):
-    path, answers = write(tmp_path / "a.json", entry(name, ("cat", 4), ("The cat", 0))), (("cat", 4), ("The cat", 0))
+    answers = ("cat", 4), ("The cat", 5)  # only the position of the first one is needed
+    path = write(tmp_path / "a.json", entry(name, *answers))
     expected = Question(str(name), f"who {name} ?", "The cat sat on the mat.", tuple(Answer(*each) for each in answers))
     assert read(path, version_2=False, split=TRAIN) == ([expected], [])
 
@@ -58,8 +59,8 @@ def test_invalid_questions_are_reported_and_the_rest_is_read(version_2, split, b
 
 
 def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: pathlib.Path):
-    entries = entry("none", is_impossible=True), entry("empty"), entry("misplaced", ("dog", 4)), entry("unknown")
-    del entries[3]["answers"]
+    entries = entry("none", ("a", 0), is_impossible=True), entry("empty", question=""), entry("misplaced", ("dog", 4))
+    entries += ({"id": "unknown", "question": "who ?"},)
     path, misplaced = write(tmp_path / "a.json", *entries), (Answer("dog", 4),)
     questions, problems = read(path, version_2=True, split=TEST)
     assert [question.answers for question in questions] == [(), (), misplaced, None]
@@ -67,6 +68,8 @@ def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: 
     questions, (problem,) = read(path, version_2=False, split=TEST)
     assert [question.answers for question in questions] == [None, misplaced, None]
     assert_mentions(problem, "question none", "is_impossible")
+    path = write(tmp_path / "dev.json", entry("empty"))
+    assert [question.answers for question in read(path, version_2=True, split=DEV)[0]] == [()]
 
 
 @pytest.mark.parametrize(("content", "names"), [
@@ -141,3 +144,5 @@ def test_a_folder_without_exactly_one_file_is_rejected(tmp_path: pathlib.Path):
     for name in names:
         write_text(tmp_path / name, "{}")
     assert_rejected((tmp_path, *names), task.read, TRAIN, BadRows())
+    write(tmp_path / "train-v1.1.json", entry("a", ("cat", 4)))
+    assert (len(task.read(TRAIN, BadRows())), task.eval_splits, task.test_splits) == (1, (DEV,), (TEST,))

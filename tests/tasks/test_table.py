@@ -49,7 +49,9 @@ def read(path, split="train", bad_rows=None, **options) -> list[TextExample]:
      [("a", None, 0), ("b", None, 0), ("c", None, 1)]),
     ("a.csv", "text,label\na,1.0;2\nb,1;2.0\n", MULTI, "1 2", [("a", None, (0, 1)), ("b", None, (0, 1))]),
     ("a.csv", "text,label\na,x; y\nb,\nc,y\n", MULTI, "x y", [("a", None, (0, 1)), ("b", None, ()), ("c", None, (1,))]),
-    ("a.csv", "text,label\na,1.5\nb,-2\n", REGRESSION, "", [("a", None, 1.5), ("b", None, -2.0)]),
+    ("a.csv", "text,label\na,1.5\nb,-1e18\n", REGRESSION, "", [("a", None, 1.5), ("b", None, -1e18)]),
+    ("a.jsonl", '{"text": "a", "label": ["x"]}\n{"text": "b", "label": ["y"]}\n', MULTI, "x y",
+     [("a", None, (0,)), ("b", None, (1,))]),
     ("a.csv", '"3","Wall St.","Stocks"\n"1","War","Peace"\n', {**TITLES, "text_column": "title,body"}, "1 3",
      [("Wall St. Stocks", None, 1), ("War Peace", None, 0)]),
     ("a.csv", '"a,b",label\nc,x\nd,y\n', {"text_column": "a,b"}, "x y", [("c", None, 0), ("d", None, 1)]),
@@ -119,7 +121,7 @@ _RECORDS = "orient='records', lines=True"
     ("a.csv", "words,label\na,x\nb,y\n", {}, ["line 1", "'text'", "'words', 'label'"]),
     ("a.csv", "text,text,label\na,b,x\n", {}, ["line 1", "'text'", "once"]), ("a.csv", "", {}, ["empty", "header"]),
     ("a.csv", AB, {"data_dir": "folder"}, ["--data_dir", "folder"]),
-    ("a.csv", AB, {"text_column": "text,label"}, ["'label'", "--text_column"]),
+    *[("a.csv", AB, {name[2:]: "text,label"}, ["'label'", name]) for name in ("--text_column", "--text_pair_column")],
     ("a.csv", "text,label\na,b,c\nd\n", {}, ["rows", "2 bad", "line 2", "3 columns", "text, label"]),
     ("a.csv", "text,label\na,x\nb,nan\n", {}, ["'x'", 2, "1 bad", "line 3", "'nan'"]),
     ("a.csv", "text,label\na,nan\n", {}, ["'label'", "1 bad", "line 2", "'nan'"]),
@@ -127,7 +129,8 @@ _RECORDS = "orient='records', lines=True"
     *[("a.csv", f"text,label\na,1.5\nb,{label}\n", REGRESSION, ["line 3", f"'{label}'", 1e18])
       for label in ("inf", "1e39", "-1e39")],
     ("a.jsonl", '{"text": "a", "label": true}\n', REGRESSION, ["line 1", True, 1e18]),
-    ("a.csv", "text,label\nt,A|US\nt,A|UK\nt,\n", MULTI, ["line 2", "'A|US'", "'|'", "--label_separator='|'"]),
+    ("a.csv", "text,label\nt,A|US\nt,A|UK\nt,\nt,A|US\n", MULTI, ["line 2", "'A|US'", "'|'", "--label_separator='|'"]),
+    ("a.csv", "text,label\nt,a\tb\nt,c\n", MULTI, ["line 2", r"'a\tb'", r"--label_separator='\t'"]),
     ("a.csv", 'text,label\nt,a;b\nt,"b,c"\nt,c\n', MULTI, ["line 3", "'b,c'", "','", "';'"]),
     ("a.csv", "text,label\nt,a b\nt,b c\nt,c\n", MULTI, ["line 2", "'a b'", "--label_kind=classification"]),
     ("a.csv", "text,label\na,x\nü,y\n".encode("latin-1"), {}, ["line 3", "0xfc", "LATIN1"]),
@@ -185,14 +188,16 @@ def test_the_first_five_skipped_rows_of_a_file_are_printed(capsys):
 
 
 def test_rows_to_predict_need_no_label_and_may_have_an_id(tmp_path):
-    path = write_text(tmp_path / "train.csv", AB)
+    path = write_text(tmp_path / "train.csv", AB.replace("text", "body"))
     for name, content, expected in (
-        ("a.csv", "text\na\n", [TextExample("2", "a")]),
-        ("b.csv", "id,text\nq7,a\nq9,b\n", [TextExample("q7", "a"), TextExample("q9", "b")]),
-        ("d.csv", "id,text\n,b\n", [TextExample("", "b")]),
+        ("a.csv", "body\na\n", [TextExample("2", "a")]),
+        ("b.csv", "id,body\nq7,a\nq9,b\n", [TextExample("q7", "a"), TextExample("q9", "b")]),
+        ("d.csv", "id,body\n,b\n", [TextExample("", "b")]),
         ("c.txt", 'one, two\n"three\n', [TextExample("1", "one, two"), TextExample("2", '"three')]),
+        ("e.csv", "body,label\na,y\nb,x\n", [TextExample("2", "a", None, 1), TextExample("3", "b", None, 0)]),
+        ("f.csv", "body,label\na,y\nb,\n", [TextExample("2", "a"), TextExample("3", "b")]),  # not all have labels
     ):
-        assert read(path, "test", predict_file=write_text(tmp_path / name, content)) == expected
+        assert read(path, "test", predict_file=write_text(tmp_path / name, content), text_column="body") == expected
 
 
 def test_some_of_several_columns_that_are_joined_may_be_empty(tmp_path):
@@ -252,6 +257,7 @@ def test_the_model_stores_column_names_and_label_names(tmp_path):
     path = write_text(tmp_path / "train.csv", "1,War,Peace\n3,Wall St.,Stocks fall\n")
     given = {**TITLES, "text_pair_column": "body", "label_names": ["World", "Business"]}
     task = make_task(path, **given)
+    assert task.title == "Predicting label from title and body"
     assert task.read("train", BadRows())[0] == TextExample("1", "War", "Peace", 0)
     assert_mentions(task.notes()[0], "World (1", "Business (3")
     for names in (["World"], ["World", "World"], ["3", "1"]):
@@ -267,9 +273,10 @@ def test_the_model_stores_column_names_and_label_names(tmp_path):
     task = TableTask(later, spec["labels"])
     assert (task.spec.labels, task.spec.pair) == (("World", "Business"), True)
     assert [each.label for each in task.read("dev", BadRows())] == [0, 1]
-    named = write_text(tmp_path / "named.csv", "World,War,Peace\n")  # a class name is also accepted
-    task = TableTask(dataclasses.replace(later, eval_file=named), spec["labels"])
-    assert [each.label for each in task.read("dev", BadRows())] == [0]
+    named = write_text(tmp_path / "named.csv", "World,War,Peace\n2,a,b\n")  # a class name is also accepted
+    task, bad_rows = TableTask(dataclasses.replace(later, eval_file=named), spec["labels"]), KeptRows()
+    assert [each.label for each in task.read("dev", bad_rows)] == [0]
+    assert bad_rows.problems[0].endswith("unknown label '2'; the training data have 2: World, Business")
 
 
 @pytest.mark.parametrize(("name", "content"), [
@@ -338,7 +345,7 @@ def test_suspicious_classes_are_listed(tmp_path):
     spelled, missing = make_task(path).notes()[1:]
     assert spelled.endswith(r": 'e\u0301', 'é'")
     assert missing.endswith(": 'N/A'")
-    for values, has_hint in ((range(11), True), ("abcdefghijk", False)):
+    for values, has_hint in ((range(11), True), (range(10), False), ("abcdefghijk", False)):
         path = write_text(tmp_path / "train.csv", "text,label\n" + "".join(f"t,{value}\n" for value in values))
         assert ("--label_kind=regression" in make_task(path).notes()[-1]) == has_hint
 

@@ -80,6 +80,8 @@ def test_tags_are_learned_scored_and_written_for_conlleval(tokenizer: FastTokeni
     assert path == str(tmp_path / "predictions_dev.txt")
     assert pathlib.Path(path).read_text() == "cat\tB-X\tB-X\nran\tO\tO\n\nunaffable\tO\tO\n\n"
     assert all(each.correct for each in task.spec.outcomes(predictions, sentences))
+    outcomes = task.spec.outcomes([(["B-X", "O"], [0.9, 0.6]), (["O"], [0.5])], sentences)
+    assert [each.certainty for each in outcomes] == [0.6, 0.5]  # of the least certain word
 
 
 def test_an_existing_model_predicts_words_without_tags(tmp_path: pathlib.Path):
@@ -160,6 +162,7 @@ def test_a_word_that_just_fits_is_not_truncated(length: int, is_truncated: bool,
     """The word un ##aff ##able is between [CLS] and [SEP]."""
     sentences = [Sentence(("unaffable",), None, 1), Sentence(("the", "cat", "sat"), None, 2)]
     assert TaggingSpec().featurize(sentences, tokenizer, length).is_truncated.tolist() == [is_truncated, False]
+    assert_mentions(TaggingSpec().describe_truncation(1, 2, length), "1 of 2 texts", length - 2)
 
 
 def test_the_margin_of_a_sentence_is_the_minimum_over_its_windows(tokenizer: FastTokenizer):
@@ -199,3 +202,5 @@ def test_a_test_file_is_predicted_without_a_dev_file(tmp_path: pathlib.Path):
     write_text(tmp_path / "test.txt", "a X\nb O\n")
     task = make_folder_task(tmp_path, labels=["O", "X"])
     assert (task.eval_splits, task.test_splits) == ((DEV, TEST), (TEST,))
+    write_text(tmp_path / "train.txt", "a Z\n\nb O\n")
+    assert_rejected(("line 1", "'Z'", "O, X"), task.read, "train", BadRows())

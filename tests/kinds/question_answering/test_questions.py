@@ -92,11 +92,13 @@ def test_limits_that_leave_no_room_for_context_are_rejected(tokenizer: FullToken
     assert_rejected(
         ("max_seq_length=67", 64, "max_query_length"), QuestionAnsweringSpec().featurize, QUESTIONS, tokenizer, 67
     )
+    assert len(QuestionAnsweringSpec().featurize(QUESTIONS, tokenizer, 68)) == 3
     assert_rejected(("doc_stride", 0, 1), QuestionAnsweringSpec(doc_stride=0).featurize, QUESTIONS, tokenizer, 384)
 
 
 def test_windows_are_restored_from_features(tokenizer: FullTokenizer):
-    features = head.featurize(QUESTIONS, tokenizer, LENGTH, 3, 4)
+    features = head.featurize(QUESTIONS, tokenizer, LENGTH, 3, 5)
+    assert features.num_truncated == 0  # two questions have five tokens
     windows = head.list_windows(features)
     assert len(features) == len(windows) > 4
     assert [window.question for window in windows] == sorted(features.details[EXAMPLE])

@@ -55,7 +55,8 @@ def test_the_best_threshold_maximizes_the_score():
     best = {"a": "cat", "b": "dog", "c": "hot sun", "d": "mat"}
     differences = {"a": -3.0, "b": 2.0, "c": 1.0, "d": 4.0}
     said = {name: "" if differences[name] > 0 else text for name, text in best.items()}
-    scores = squad_scores.score_version_2(questions, said, differences, best)
+    extra = {"of another file": -9.0}
+    scores = squad_scores.score_version_2(questions, said, differences | extra, best | dict.fromkeys(extra, "cat"))
     assert (scores["exact"], scores["f1"]) == (75.0, 75.0)
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (75.0, -3.0)
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (pytest.approx(100 * (1 + 2 / 3 + 2) / 4), 1.0)

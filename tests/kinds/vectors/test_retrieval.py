@@ -3,8 +3,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from official_bert.kinds.spec import Outcome
 from official_bert.kinds.vectors import retrieval
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
+from official_bert.tokenization.fast import FastTokenizer
 from tests.make import assert_rejected
 
 
@@ -24,6 +26,7 @@ def test_ranks_count_texts_at_least_as_near():
     assert scores["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
     ranks, _ = retrieval.rank_answers(np.ones((1, 2)), np.ones((4, 2)), [np.array([2])])
     assert ranks[0].tolist() == [4]  # equal vectors find nothing
+    assert retrieval.normalize_vectors(np.array([[0.0, 0.0], [0.0, 2.0]])).tolist() == [[0.0, 0.0], [0.0, 1.0]]
 
 
 def test_recall_is_of_all_answers_and_accuracy_of_any():
@@ -91,7 +94,8 @@ def test_score_ranges_are_inclusive_and_other_settings_are_checked():
         assert_rejected((score, "1 to 5", "score_range"), spec.scale_score, score, "score")
     spec.check(8)
     sizes = [("dimensions", (size,), size, 1, 8) for size in (0, 9)]
-    for name, value, *names in (*sizes, ("score_range", (1.0, 1.0), "1, 1"), ("scale", float("inf"), "inf")):
+    ranges = [("score_range", (1.0, 1.0), "1, 1"), ("score_range", (0.0, 1.0, 2.0), "0, 1, 2")]
+    for name, value, *names in (*sizes, *ranges, ("scale", float("inf"), "inf"), ("margin", 0.0, 0.0)):
         assert_rejected((name, *names), dataclasses.replace(spec, **{name: value}).check, 8)
 
 
@@ -99,6 +103,19 @@ def test_pairs_with_scores_have_correlations():
     cosines, expected = np.array([1.0, 0.5, -0.5, 0.0]), [1.0, 0.4, 0.3, 0.1]
     vectors = np.stack([angled(0, 0, 0, 0), angled(*np.rad2deg(np.arccos(cosines)))], 1)
     examples = [VectorExample("", ("a", "b"), score) for score in expected]
-    scores = VectorSpec(objective="cosine").scores(vectors, examples)
+    spec = VectorSpec(objective="cosine")
+    assert spec.outcomes(vectors, examples)[1] == Outcome("a ||| b", "0.4", "0.5", False)
+    assert_rejected(("x[0]", "pairs of texts"), spec.make_training_examples, [("a", "b", "c")], [1.0])
+    scores = spec.scores(vectors, examples)
     assert scores["spearman"] == pytest.approx(0.8)
     assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, expected)[0, 1], abs=1e-6)
+
+
+def test_a_text_may_be_a_pair_and_equal_texts_have_equal_numbers(vocab_file: str):
+    examples = [VectorExample("", ("a ||| a ||| the cat", "the")), VectorExample("", ("the", "cat"))]
+    features, other = (
+        VectorSpec(objective=each).featurize(examples, FastTokenizer(vocab_file), 16) for each in ("ranking", "cosine")
+    )
+    assert features.segment_ids.sum() == 3  # the text after the last separator, and [SEP]
+    assert features.details["texts"].tolist() == [[0, 2], [2, 1]]
+    assert "texts" not in other.details
