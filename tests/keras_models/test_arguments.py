@@ -102,7 +102,9 @@ def test_labels_of_taggers_and_multi_label_models_are_learned_from_y():
     tagger.compile("sgd", run_eagerly=True)
     tagger.fit(["the cat", "a dog"], [["I", "B"], ["I", "O"]], verbose=0)
     assert_rejected(("positive_weights", 3), several.fit, TEXTS[:2], [["O", "B"], ["I"]])
+    assert several.get_config()["positive_weights"] == [1, 2]
     several.thresholds = [0.5, 0.6]
+    assert_rejected(("thresholds", 3), several.fit, TEXTS[:2], [["O", "B"], ["I"]])
     learn_labels(several, TEXTS[:2], [["O", "B"], ["O"]], verbose=0)  # without compile
     assert (tagger.labels, several.labels) == (("B", "I", "O"), ("B", "O"))
 

@@ -9,6 +9,7 @@ import official_bert
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
+from official_bert.keras_models import compiling
 from official_bert.kinds.model import create_kind_model
 from official_bert.modeling.fast import verification
 from official_bert.optimization import distribution
@@ -252,6 +253,17 @@ def test_losses_that_micro_batches_cannot_compute_are_rejected():
     assert_rejected(("<lambda>", "scalar"), model.fit, TEXTS, LABELS, verbose=0)
     model = build("MaskedLM", gradient_accumulation_steps=2)
     assert_rejected("loss_weights", model.compile, "sgd", loss_weights=[0.5])
+    model.trainable_variables[0].regularizer = keras.regularizers.L2(0.5)
+    assert_rejected("regularizers", model.compile, "sgd")
+    both = {"metrics": ["accuracy"], "weighted_metrics": ["accuracy"]}
+    assert_rejected(("metrics", "weighted_metrics"), build(gradient_accumulation_steps=2).compile, "sgd", **both)
+
+
+def test_mixed_float16_needs_loss_scaling_and_the_loss_of_answers_is_a_mean():
+    optimizer = compiling.prepare_optimizer("sgd", "mixed_float16", tf.distribute.get_strategy())
+    assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    arguments = compiling.keras_arguments(build("QuestionAnswerer").spec, None, None, {}, False, False)
+    assert arguments["loss_weights"] == {"start_logits": 0.5, "end_logits": 0.5}
 
 
 def test_results_of_an_overridden_compute_metrics_are_shown():

@@ -30,7 +30,7 @@ def classifier() -> official_bert.TextClassifier:
 
 
 def test_a_data_set_of_token_ids_can_be_used_for_training():
-    model = build()
+    model = build(max_seq_length=6)
     features = model.spec.featurize(model.spec.make_examples(TEXTS, None), model._tokenizer, model.max_seq_length)
     ids = slices((TEXTS, NUMBERS)).batch(8).map(lambda text, label: (model.preprocessor(text), label))
     for values in (next(iter(ids))[0], model.preprocessor(tf.constant(TEXTS))):
@@ -210,6 +210,11 @@ def test_a_data_set_with_the_key_text_is_read(doc_stride: int | None):
     np.testing.assert_allclose(model.predict(data), model.predict(TEXTS), atol=1e-6)
 
 
+def test_a_data_set_of_pairs_is_read():
+    model, others = build(pair=True), TEXTS[1:] + TEXTS[:1]
+    np.testing.assert_allclose(model.predict(slices((TEXTS, others))), model.predict((TEXTS, others)), atol=1e-6)
+
+
 @pytest.fixture
 def masked_lm() -> official_bert.MaskedLM:
     settings = {"max_predictions_per_seq": 2, "masked_lm_prob": 0.3, "max_seq_length": 6, "seed": 3}
@@ -257,6 +262,8 @@ def test_an_unused_prediction_of_a_masked_lm_has_no_label(masked_lm):
     data = Inputs(masked_lm)
     ((_, targets),) = data.training(data.make_examples(["cat"], None), 1, False).as_numpy_iterator()
     assert targets.tolist() == [[WORDS.index("cat"), NO_LABEL]]
+    assert_rejected("sample_weight", data.make_examples, ["cat"], None, [1.0])
+    assert_rejected("only texts", masked_lm.fit, slices((TEXTS, NUMBERS)))
 
 
 def test_a_masked_lm_masks_different_tokens_in_each_epoch_and_text(masked_lm):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import official_bert
+from official_bert.export import formats
 from official_bert.inference import backends
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.encoder import build_encoder
@@ -23,17 +24,19 @@ from tests.make import assert_equal_weights, assert_mentions, assert_rejected, r
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking"]
 
+ANSWERS = {"no_answer": True, "n_best_size": 7, "max_answer_length": 6, "null_score_diff_threshold": 0.5}
+VECTORS = {"normalize": True, "dimensions": [4], "objective": "triplet", "score_range": [0, 5], "margin": 2.0}
 MODELS: dict[str, tuple[str, dict]] = {
     "classifier": ("TextClassifier", {"labels": ["bad", "good"]}),
     "pairs": ("TextClassifier", {"labels": ["a", "b", "c"], "pair": True}),
     "several": ("TextClassifier", {"labels": ["a", "b", "c"], "multi_label": True}),
     "windows": ("TextClassifier", {"labels": ["a", "b"], "doc_stride": 3, "max_seq_length": 6}),
-    "regressor": ("TextRegressor", {"pair": True}),
-    "tagger": ("TokenTagger", {"labels": ["D", "N", "V"]}),
-    "answerer": ("QuestionAnswerer", {"max_query_length": 8, "doc_stride": 8, "no_answer": True}),
+    "regressor": ("TextRegressor", {"pair": True, "doc_stride": 3}),
+    "tagger": ("TokenTagger", {"labels": ["D", "N", "V"], "doc_stride": 4}),
+    "answerer": ("QuestionAnswerer", {"max_query_length": 8, "doc_stride": 8, **ANSWERS}),
     "choice": ("MultipleChoice", {}),
-    "masked_lm": ("MaskedLM", {"masked_lm_prob": 0.3}),
-    "encoder": ("TextEncoder", {"pooling": "cls", "scale": 10.0}),
+    "masked_lm": ("MaskedLM", {"masked_lm_prob": 0.3, "max_predictions_per_seq": 9, "do_whole_word_mask": True}),
+    "encoder": ("TextEncoder", {"pooling": "cls", "scale": 10.0, **VECTORS}),
 }
 
 
@@ -158,6 +161,13 @@ def test_exports_apply_min_confidence_in_every_format(formats, tmp_path):
         assert json.loads((out / "litert" / "report.json").read_text())["examples"] == len(TEXTS)
 
 
+def test_export_passes_its_settings_on(monkeypatch):
+    written, settings = [], {"version": 7, "quantization": "dynamic_int8", "max_loss": 0.5, "for_serving": "2.19"}
+    monkeypatch.setattr(formats, "write", lambda source, options: written.append(vars(options)))
+    build().export("out", "saved_model,onnx", **settings)
+    assert written[0].items() >= settings.items()
+
+
 def test_an_exported_masked_lm_fills_masks_as_the_model_does(tmp_path):
     model, texts = build("masked_lm"), ["the [MASK] sat", "[MASK] dog ran [MASK]"]
     model.export(str(tmp_path / "out"))
@@ -165,6 +175,7 @@ def test_an_exported_masked_lm_fills_masks_as_the_model_does(tmp_path):
     for row, masks in enumerate(model.fill(texts)):
         for mask, candidates in enumerate(masks):
             assert answers["tokens"][row, mask].tolist() == [each.token for each in candidates]
+    assert [len(candidates) for candidates in model.fill(texts, top_k=2)[1]] == [2, 2]
 
 
 @pytest.mark.usefixtures("pause_collection")

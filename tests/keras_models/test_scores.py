@@ -85,8 +85,9 @@ def test_metrics_of_texts_in_windows_use_the_mean_logits(settings):
     expected = pytest.approx({"accuracy": 0.25, "loss": losses.mean()}, rel=1e-4)
     assert model.evaluate(texts, labels, verbose=0, return_dict=True) == expected
     assert model.evaluate(data, verbose=0, return_dict=True) == expected
-    weighted = model.evaluate(texts, labels, sample_weight=weights, verbose=0)
-    assert weighted == pytest.approx([(losses * weights).mean(), 0.25], rel=1e-4)
+    for arguments in ((texts, labels, 3, 0, weights), (slices((texts, labels, weights)).batch(3), None, None, 0)):
+        weighted = model.evaluate(*arguments)
+        assert weighted == pytest.approx([(losses * weights).mean(), 0.25], rel=1e-4)
     for validation in ((texts, labels), data):
         history = model.fit(texts, labels, validation_data=validation, verbose=0).history
         assert {name: history[f"val_{name}"][0] for name in ("accuracy", "loss")} == expected

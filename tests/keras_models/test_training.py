@@ -172,19 +172,23 @@ def test_steps_are_counted_without_the_validation_split():
 ])  # fmt: skip
 def test_invalid_fit_arguments_are_rejected(arguments, names):
     assert_rejected(names, official_bert.TextClassifier, tiny_config(), VOCAB, **arguments)
+    assert_rejected(("max_seq_length", 3, 4), build_text_model, pair=True, max_seq_length=3)
     if arguments.get("labels") != ["a"]:  # one tag is enough
         names = tuple("one" if name == "two" else name for name in names)
         assert_rejected(names, official_bert.TokenTagger, tiny_config(), VOCAB, **arguments)
 
 
 @pytest.mark.parametrize(("arguments", "names"), [
-    *[({"learning_rate": rate}, ("learning_rate", rate, "positive")) for rate in (NAN, -1.0, True)],
+    *[({"learning_rate": rate}, ("learning_rate", rate, "positive")) for rate in (NAN, -1.0, True, 0, 1e38)],
     ({"optimizer": keras.optimizers.Adam(NAN)}, ("optimizer", "learning_rate", NAN)),
+    ({"optimizer": keras.optimizers.Adam(float("inf"))}, ("optimizer", "learning_rate", "inf")),
     ({"optimizer": BertAdamW(-0.5)}, ("optimizer", "learning_rate", -0.5)),
     ({"optimizer": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(NAN, 9, 0.9))},
      ("optimizer", "schedule", NAN, "step 0")),
+    ({"optimizer": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 9, NAN))}, (NAN, "step 1")),
     ({"warmup_proportion": 2.0}, ("warmup_proportion", 2.0, 0, 1)),
     ({"layer_decay": "0.9"}, ("layer_decay", "'0.9'")), ({"layer_decay": 0.0}, ("layer_decay", 0.0)),
+    ({"layer_decay": 1.5}, ("layer_decay", 1.5)),
 ])  # fmt: skip
 def test_invalid_learning_rates_are_rejected(unchanged, arguments, names):
     assert_rejected(names, unchanged.compile, **arguments)
@@ -250,12 +254,12 @@ def test_fit_ends_with_the_weights_of_the_epoch_with_the_best_score(metric: str,
 def test_the_best_epoch_is_the_maximum_of_a_score_or_the_minimum_of_an_error(metric: str, best_weight: int):
     model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
     model.build((1, 1))
-    callback = best_model._BestModel(metric, lambda: model.get_weights()[0].item(), epochs=2)
+    callback = best_model._BestModel(metric, lambda: model.get_weights()[0].item(), epochs=3)
     callback.set_model(model)
     callback.on_train_begin()
-    for epoch in range(2):
+    for epoch in range(3):  # the last one without a validation
         model.set_weights([np.full((1, 1), epoch)])
-        callback.on_epoch_end(epoch, {"val_loss": epoch})
+        callback.on_epoch_end(epoch, {"val_loss": epoch} if epoch < 2 else {})
     callback.on_train_end()
     assert model.get_weights() == [[[best_weight]]]
 
@@ -366,6 +370,6 @@ def test_notes_on_the_texts_are_printed_unless_verbose_is_0(name: str, settings,
     assert "10/10" in told  # the progress bar
     assert f"{note}40 of 40 texts" in told
     assert "warning: all 40 answers" in told
-    model.predict(["the dog"] * 9)
+    model.predict(["the dog"] * 9, 1)
     build_text_model("TextEncoder").predict(["the cat"] * 33)
     assert capfd.readouterr().out == ""
