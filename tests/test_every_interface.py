@@ -119,6 +119,5 @@ def test_features_writes_the_vectors_of_the_model(save_kind, tmp_path: pathlib.P
     flags = [f"--init={save_kind(names.VECTORS)}", f"--input_file={table}", f"--output_file={tmp_path}/vectors.npy"]
     FEATURES.main(*FEATURES.parse([*flags, "--pooling=trained", "--max_seq_length=20"]))
     expected = [row["vector"] for row in predict_with_keras(names.VECTORS, save_kind(names.VECTORS))]
-    np.testing.assert_allclose(
-        np.load(tmp_path / "vectors.npy").reshape(len(expected), -1), expected, rtol=1e-4, atol=1e-5
-    )
+    vectors = np.load(tmp_path / "vectors.npy").reshape(len(expected), -1)
+    np.testing.assert_allclose(vectors, expected, rtol=1e-4, atol=1e-5)

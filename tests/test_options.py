@@ -176,6 +176,10 @@ _REJECTED = {
         ("--use_tpu --distribution_strategy=mirrored", "--use_tpu --distribution_strategy=mirrored"),
         ("--task=colla", "--task=colla cola?"),
     ],
+    "convert": [
+        ("--new_token_rows=unused", "--new_token_rows=unused --new_tokens_file"),
+        ("--position_init=interpolated", "--position_init=interpolated --max_position_embeddings"),
+    ],
     "export": [
         ("--format=", "--format saved_model onnx litert"),
         ("--format=onnx --for_serving=2.19", "--for_serving --format=onnx saved_model"),

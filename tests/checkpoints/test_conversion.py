@@ -24,7 +24,7 @@ from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.modeling.config import BertConfig
 from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import WORDS
-from tests.make import assert_mentions, assert_rejected, refusal
+from tests.make import assert_mentions, assert_rejected, refusal, write_text
 
 
 def test_the_flag_lists_the_formats_that_can_be_written():
@@ -118,14 +118,6 @@ def test_a_vocabulary_that_is_too_long_is_refused_with_advice(tiny_config: BertC
         path = str(tmp_path / "vocab.txt")
         names = (path, 79, "vocab_size", 78, advice)
         assert_rejected(names, samples.convert, tmp_path / "google", tmp_path / "out", vocab_file=path)
-
-
-def test_flags_without_the_flag_that_they_modify_are_rejected(tmp_path: pathlib.Path):
-    for flag, value, needed in (
-        ("new_token_rows", "unused", "--new_tokens_file"),
-        ("position_init", "interpolated", "--max_position_embeddings"),
-    ):
-        assert_rejected((f"--{flag}={value}", needed), samples.convert, tmp_path, tmp_path / "out", **{flag: value})
 
 
 def test_a_regression_with_several_outputs_is_refused_as_a_finetuned_model(tiny_config: BertConfig, tmp_path):
@@ -248,10 +240,8 @@ def test_new_tokens_are_initialized_with_the_mean_of_their_pieces(tiny_config: B
 def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig, tmp_path: pathlib.Path):
     before = samples.sample(tiny_config)
     tf1.write(before, str(tmp_path / "google"))
-    (tmp_path / "new.txt").write_text("[E1]\r\ndogs\r<user>\n日\n", encoding="utf-8")
-    lines = samples.convert(
-        tmp_path / "google", tmp_path / "out", new_tokens_file=str(tmp_path / "new.txt"), to_format="tf1"
-    )
+    tokens = write_text(tmp_path / "new.txt", "[E1]\r\ndogs\r<user>\n日\n")
+    lines = samples.convert(tmp_path / "google", tmp_path / "out", new_tokens_file=tokens, to_format="tf1")
     assert any("4 tokens in new rows" in line and "were [UNK]: [E1], 日" in line for line in lines)
     after = open_model(str(tmp_path / "out"))
     ids, _ = after.tokenizer.encode(["[E1] the dogs[E1]<user>!"])

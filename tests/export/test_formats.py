@@ -176,9 +176,8 @@ def test_a_program_can_tokenize_and_decode_with_the_files(monkeypatch: pytest.Mo
     ("kind", "activation"), [*((kind, "gelu") for kind in names.KINDS), (names.CLASSIFICATION, "gelu_exact")]
 )
 def test_converted_models_give_nearly_the_same_answers(kind: str, activation: str, quantization: str, tmp_path):
-    config = dataclasses.replace(
-        samples.LARGER if quantization == DYNAMIC_INT8 else samples.CONFIG, hidden_act=activation
-    )
+    smaller_or_larger = samples.LARGER if quantization == DYNAMIC_INT8 else samples.CONFIG
+    config = dataclasses.replace(smaller_or_larger, hidden_act=activation)
     decisions = {"temperature": 2.0} if kind in (names.CLASSIFICATION, names.MULTI_LABEL) else {}
     source = samples.make_source(kind, config, **decisions)
     flags = {"eval_file": samples.write_examples(tmp_path, kind), "quantization": quantization}
@@ -198,6 +197,5 @@ def test_converted_models_give_nearly_the_same_answers(kind: str, activation: st
     elif kind == names.CLASSIFICATION:  # the number of bytes saved does not depend on the head
         assert report["bytes"] < 0.85 * len(litert.convert(source, quantized=False))
     # Compares every logit, for rows of several lengths.
-    assert samples.relative_error(source.model, kind, litert.load(str(path))) < (
-        1e-5 if quantization == FLOAT32 else 0.1
-    )
+    error = samples.relative_error(source.model, kind, litert.load(str(path)))
+    assert error < (1e-5 if quantization == FLOAT32 else 0.1)

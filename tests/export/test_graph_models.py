@@ -15,16 +15,8 @@ from official_bert.kinds import graph_model, names
 from official_bert.kinds.graph_inputs import span_texts, truncate
 from official_bert.kinds.graph_model import GraphModel
 from tests.conftest import WORDS, slow_after
-from tests.export.exported_models import (
-    BILSTM,
-    CHOICES,
-    SETTINGS,
-    TEXTS,
-    TEXTS_FOR,
-    answer_in_python,
-    assert_answers,
-    make_source,
-)
+from tests.export import exported_models as samples
+from tests.export.exported_models import SETTINGS, TEXTS, TEXTS_FOR, answer_in_python, make_source
 from tests.make import assert_mentions
 
 # Long text without identical windows. Rounding would decide between equal answers.
@@ -68,7 +60,7 @@ def run(function: Any, texts: Mapping[str, Any]) -> dict[str, Any]:
     (names.CLASSIFICATION, PAIRS, {"pair": True, "doc_stride": 17}),
     (names.REGRESSION, PAIRS, {"pair": True, "doc_stride": 3}),
     *((names.TAGGING, SENTENCES, {"max_seq_length": length}) for length in (20, 64)),
-    (names.TAGGING, SENTENCES, BILSTM.to_dict()),
+    (names.TAGGING, SENTENCES, samples.BILSTM.to_dict()),
 ]))  # fmt: skip
 def test_graph_answers_equal_python_answers(kind: str, texts: dict[str, Any], changes: dict[str, Any], monkeypatch):
     monkeypatch.setattr(graph_model, "_MAX_WINDOWS_PER_CALL", 7)
@@ -76,7 +68,7 @@ def test_graph_answers_equal_python_answers(kind: str, texts: dict[str, Any], ch
     assert list(functions.inputs) == list(texts)
     expected = answer_in_python(make_source(kind, **changes), texts)
     answers = run(functions.answer, texts)
-    assert_answers(answers, expected, rtol=1e-4, atol=1e-5)
+    samples.assert_answers(answers, expected, rtol=1e-4, atol=1e-5)
     # Answers differ, so that the test can fail.
     assert len({str(row) for row in exports.to_rows(expected)}) > 2
     assert all(len(set(expected[name].ravel())) > 2 for name in ("tags", "answer") if name in expected)
@@ -139,7 +131,7 @@ def test_pairs_are_truncated_one_token_at_a_time():
 @pytest.mark.parametrize("kind", [names.CLASSIFICATION, names.MULTIPLE_CHOICE])
 def test_ids_without_an_embedding_are_refused(kind: str):
     answer = exported(kind)._answer_client_ids
-    shape = (2, CHOICES, 3) if kind == names.MULTIPLE_CHOICE else (2, 3)
+    shape = (2, samples.CHOICES, 3) if kind == names.MULTIPLE_CHOICE else (2, 3)
     features = {each: np.ones(shape, np.int32) for each in ("input_ids", "input_mask", "segment_ids")}
     run(answer, features)
     for name, wrong, most in (

@@ -89,9 +89,8 @@ def test_documented_program_tags_without_this_package(export_kind: Export):
     texts = [samples.TEXTS[0], samples.TEXTS[4], "a [SEP] cat, unaffable"]
     answers = samples.answer_in_python(samples.make_source(TAGGING), {"text": texts})
     is_word = answers["starts"] >= 0
-    starts, ends, tags, probabilities = (
-        answers[name][is_word].tolist() for name in ("starts", "ends", "tags", "probabilities")
-    )
+    names = ("starts", "ends", "tags", "probabilities")
+    starts, ends, tags, probabilities = (answers[name][is_word].tolist() for name in names)
     lines = run_documented_program(export_kind(TAGGING, ONNX), 3, '"A film by Agnes Varda"', list(map(repr, texts)))
     found, numbers = zip(*(line.rsplit(" ", 1) for line in lines), strict=True)
     assert list(found) == [f"({start}, {end}) {tag}" for start, end, tag in zip(starts, ends, tags, strict=True)]
@@ -100,10 +99,9 @@ def test_documented_program_tags_without_this_package(export_kind: Export):
 
 @pytest.mark.parametrize("settings", slow_after(1, [None, {}]))
 def test_documented_program_answers_questions_without_this_package(settings, export_kind, tmp_path):
-    source = samples.make_source(
-        QUESTION_ANSWERING, **(samples.SETTINGS[QUESTION_ANSWERING] if settings is None else settings)
-    )
-    folder = export_kind(QUESTION_ANSWERING, ONNX) if settings is None else samples.export(source, tmp_path, ONNX)
+    kind = QUESTION_ANSWERING
+    source = samples.make_source(kind, **(samples.SETTINGS[kind] if settings is None else settings))
+    folder = export_kind(kind, ONNX) if settings is None else samples.export(source, tmp_path, ONNX)
     rows = [(question, context) for question in ("a cat on the mat in the sun", "dog?") for context in samples.TEXTS]
     answers = samples.answer_in_python(source, dict(zip(("question", "context"), zip(*rows, strict=True), strict=True)))
     example = '"Who came twice?", "She came twice. He did not."'
@@ -122,10 +120,8 @@ def test_added_tokens_and_accents_are_kept(tmp_path: pathlib.Path):
     texts = ["the [E1] cat", "<USER>sat on the[E1].", "[e1] cat", "SÜN", "SUN"]
     assert source.tokenizer.tokenize(texts[1]) == ["<user>", "sat", "on", "the", "[E1]", "."]
     assert source.tokenizer.tokenize(texts[3]) == ["sün"]
-    model = OnnxPredictor(folder)
-    samples.assert_answers(
-        model.run(exports.to_columns({"text": texts})), samples.answer_in_python(source, {"text": texts})
-    )
+    model, expected = OnnxPredictor(folder), samples.answer_in_python(source, {"text": texts})
+    samples.assert_answers(model.run(exports.to_columns({"text": texts})), expected)
     assert model.metadata["strip_accents"] is False
     theirs = tokenizers.Tokenizer.from_file(f"{folder}/assets/tokenizer.json")
     theirs.encode_special_tokens = True
@@ -186,9 +182,8 @@ def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.
     *((kind, {"causal_attention": True}, "") for kind in KINDS),
 ]))  # fmt: skip
 def test_every_kind_gives_the_outputs_of_its_model(kind: str, changes: dict[str, Any], head: str, tmp_path):
-    model = samples.build_model(
-        kind, dataclasses.replace(samples.CONFIG, **changes), HeadInput(head, 3) if head else HeadInput()
-    )
+    config = dataclasses.replace(samples.CONFIG, **changes)
+    model = samples.build_model(kind, config, HeadInput(head, 3) if head else None)
     assert_written(onnx_graph.onnx_model(model), model, kind, tmp_path)
 
 

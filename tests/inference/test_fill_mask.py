@@ -42,11 +42,9 @@ def test_every_mask_gets_its_candidates_best_first(words_between: int, top_k: in
     tokens = ["[CLS]", "the", "[MASK]", *["the"] * words_between, "[MASK]", ".", "[SEP]"]
     ids = np.array([loaded.tokenizer.convert_tokens_to_ids(tokens)])
     features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
-    logits = loaded.model({**features, "masked_lm_positions": np.array([[2, words_between + 3]])})["masked_lm_logits"][
-        0
-    ]
+    outputs = loaded.model({**features, "masked_lm_positions": np.array([[2, words_between + 3]])})
     masks = fill_mask(loaded, f"The [MASK] {'the ' * words_between} [MASK].", top_k)
-    for candidates, scores in zip(masks, logits.numpy(), strict=True):
+    for candidates, scores in zip(masks, outputs["masked_lm_logits"][0].numpy(), strict=True):
         assert [candidate.token for candidate in candidates[:2]] == ["cat", "dog"]
         assert [candidate.token for candidate in candidates] == [WORDS[index] for index in np.argsort(-scores)]
         expected = np.sort(np.exp(scores) / np.exp(scores).sum())[::-1]

@@ -147,16 +147,13 @@ def test_tasks_that_run_twice_do_not_change_answers(count: int, export_dir: str,
 def test_shards_of_another_run_are_rejected_and_kept(export_dir: str, texts: pathlib.Path):
     options = make_options(export_dir, texts)
     on_dask.predict(options, 2, ADDRESS)
-    before = join_shards(texts, 2)
-    assert_rejected((texts / "out.jsonl.run.json", "num_shards", 2, 3), on_dask.predict, options, 3, ADDRESS)
+    before, run_file = join_shards(texts, 2), texts / "out.jsonl.run.json"
+    assert_rejected((run_file, "num_shards", 2, 3), on_dask.predict, options, 3, ADDRESS)
     with open(texts / "part1.jsonl", "a") as file:
         file.write('{"text": "more"}\n')
-    assert_rejected(
-        (texts / "out.jsonl.run.json", "inputs", texts / "part1.jsonl"), on_dask.predict, options, 2, ADDRESS
-    )
-    (texts / "out.jsonl.run.json").unlink()
-    names = (texts / "out-00000-of-00002.jsonl", texts / "out.jsonl.run.json")
-    assert_rejected(names, on_dask.predict, options, 2, ADDRESS)
+    assert_rejected((run_file, "inputs", texts / "part1.jsonl"), on_dask.predict, options, 2, ADDRESS)
+    run_file.unlink()
+    assert_rejected((texts / "out-00000-of-00002.jsonl", run_file), on_dask.predict, options, 2, ADDRESS)
     assert join_shards(texts, 2) == before
 
 
