@@ -32,6 +32,13 @@ def test_a_split_is_tokenized_once(data, monkeypatch):
     assert tokenized == [EXAMPLES, EXAMPLES[:1]]
 
 
+def test_truncated_examples_are_counted_instead_of_windows(data, capsys):
+    windows = dataclasses.replace(data, task=GlueTask("rte", GlueOptions(doc_stride=1)), max_seq_length=5)
+    assert len(windows.features("train")) == 3
+    assert "note: train: truncated to 1 token" in (printed := capsys.readouterr().out)
+    assert printed.endswith(": 1 of 2 first texts\n")
+
+
 def test_the_digest_changes_with_everything_that_features_depend_on(data, vocab_file, tmp_path):
     def digest(**changes: Any) -> str:
         return dataclasses.replace(data, **changes).digest("train")

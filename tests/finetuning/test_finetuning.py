@@ -174,7 +174,7 @@ def test_the_metric_for_the_best_model_selects_it_and_stops_the_run(metric, best
     evaluations = iter([(0.7, 0.5), (0.6, 0.8), (0.6, 0.7), (0.6, 0.6)])
     names = ("accuracy", "roc_auc")
     monkeypatch.setattr(ClassificationSpec, "scores", lambda *_: dict(zip(names, next(evaluations), strict=True)))
-    errors = iter([0.7, 0.5, 0.6, 0.1])  # a lower error is better
+    errors = iter([0.7, 0.5, 0.5, 0.1])  # a lower error is better, but not an equal one
     monkeypatch.setattr(RegressionSpec, "scores", lambda *_: {"mean_absolute_error": next(errors)})
     if metric == "mean_absolute_error":
         options = change(options, label_kind="regression")
@@ -185,6 +185,17 @@ def test_the_metric_for_the_best_model_selects_it_and_stops_the_run(metric, best
     runner.run(change(options, metric_for_best_model=metric, **early))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
     assert [line.endswith("; saved") for line in lines] == [True] * best + [False]
+
+
+@pytest.mark.usefixtures("skip_training")
+def test_a_run_from_a_fine_tuned_model_weights_classes_and_evaluates_its_own_model(copied, tmp_path, monkeypatch):
+    seen, train = [], trainer.Trainer.train
+    monkeypatch.setattr(trainer.Trainer, "train", lambda *each: seen.append(each) or train(*each))
+    monkeypatch.setattr(runner, "evaluate_and_predict", lambda options, data, folder, *_: folder)
+    new = change(copied, init=copied.output_dir, output_dir=str(tmp_path / "new"), num_train_epochs=1.0)
+    assert runner.run(change(new, class_weights=["2", "3"])) == new.output_dir
+    ((_, features, *_, row_weights),) = seen
+    np.testing.assert_array_equal(row_weights, 2.0 + features.targets["labels"])
 
 
 @pytest.mark.usefixtures("skip_training")
@@ -219,6 +230,8 @@ def test_evaluating_a_finished_run_uses_its_settings_and_counts_bad_rows_once(co
     of_pairs = change(later, eval_file=pairs, text_pair_column="other")
     assert_rejected((copied.output_dir, "table", "pair", False, True), runner.run, of_pairs)
     task_spec, other = finetuned.read_task_spec(copied.output_dir) or {}, str(tmp_path / "other")
+    converted = {**task_spec, "task": None, "pair": True}
+    evaluation._check_task(converted, task_spec, copied.output_dir, "table")
     for key, value in (("labels", ["good", "bad"]), ("num_choices", 4)):
         names = (key, task_spec.get(key), value)
         assert_rejected(names, evaluation._check_task, task_spec, {**task_spec, key: value}, copied.output_dir, "table")

@@ -123,6 +123,11 @@ def test_a_note_reports_a_fine_tuned_model_whose_head_is_not_used(labels: str, i
     assert (f"note: {note}\n" in capsys.readouterr().out) == is_noted
 
 
+def test_a_fine_tuned_model_without_a_pooler_has_no_note(tmp_path: pathlib.Path):
+    build_text_model("TokenTagger", config=CONFIG, labels=["a", "b"]).save_checkpoint(str(tmp_path / "tagger"))
+    assert read_initial_model(str(tmp_path / "tagger")).notes == ()
+
+
 _USED, _UNUSED = "the head is the checkpoint's", "the head is new: train it before you predict"
 
 

@@ -82,6 +82,17 @@ def test_contrastive_loss_shares_add_up_to_the_loss_of_all_replicas(monkeypatch)
     monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: replica)
     expected = float(RankingLoss()(*batch[1:]))
     assert sum_shares(BatchLossShare(RankingLoss()), batch, (ROWS, ROWS)) == pytest.approx(expected)
+    # The gradient of the second of two replicas, which have different rows.
+    replica.replica_id_in_sync_group, first = 1, tf.concat([vectors[1:ROWS], vectors[:1] + 1.0], 0)
+    replica.all_gather = lambda rows, axis: tf.concat([first if rows.shape.rank == 3 else rows, rows], axis)
+    own, all_vectors = vectors[:ROWS], tf.concat([first, vectors[:ROWS]], 0)
+    inputs, targets = {"input_mask": tf.ones([ROWS, 2, 1])}, tf.zeros(ROWS)
+    with tf.GradientTape() as tape:
+        tape.watch(all_vectors)
+        loss = RankingLoss()(batch[1], all_vectors)
+    share, gradient = BatchLossShare(RankingLoss()).share_and_gradient(inputs, targets, own, tf.constant(2.0 * ROWS))
+    assert float(share) == pytest.approx(float(loss) / 2)
+    np.testing.assert_allclose(gradient, tape.gradient(loss, all_vectors)[ROWS:], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ import pytest
 from official_bert.finetuning import model_card
 from official_bert.finetuning.model_card import Evaluation
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.spec import Outcome
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
@@ -83,6 +84,7 @@ def test_a_matrix_of_many_classes_is_left_out(count: int, is_shown: bool):
     card = model_card.format_model_card(task, {}, {"dev": Evaluation(scores={}, outcomes=outcomes)})
     assert ("## Confusion matrix, dev" in card) == is_shown
     assert f"| accuracy of always answering class 0 | {1 / count:.4f} |" in card  # the first of equally frequent ones
+    assert "| a text | class 1 | class 0 |  |" in card  # without a certainty
 
 
 def test_a_card_has_the_calibration_error_and_the_coverage_of_each_limit():
@@ -93,6 +95,16 @@ def test_a_card_has_the_calibration_error_and_the_coverage_of_each_limit():
 | 0 | 100.0 % | 75.0 % |
 | 0.9 | 50.0 % | 100.0 % |"""
     assert {*expected.splitlines()} <= {*format_card(calibration=figures)}
+    plain = "\n".join(format_card(calibration={**figures, "temperature": 1.0}))
+    assert "truncated" not in plain
+    assert "with temperature" not in plain
+    assert "as trained" in plain
+
+
+def test_numbers_differ_instead_of_being_wrong():
+    task = types.SimpleNamespace(spec=RegressionSpec(), title="t")
+    evaluation = Evaluation(scores={}, outcomes=[Outcome("a text", "1", "0.9", False)])
+    assert "## Differences, dev: 1 of 1" in model_card.format_model_card(task, {}, {"dev": evaluation})
 
 
 def test_a_card_of_a_multi_label_model_has_scores_for_each_label():

@@ -79,9 +79,12 @@ def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
     assert [task for task in TASK_OPTIONS if task not in FINETUNE.help()] == []
 
 
-@pytest.mark.parametrize("name", ["predictions_dev.tsv", "predictions_test.tsv", "other.tsv"])
-def test_predictions_must_not_overwrite_the_input_table(name: str, tmp_path: pathlib.Path):
-    table = TableOptions(train_file="a.csv", predict_file=f"{tmp_path}/./{name}")
+@pytest.mark.parametrize(("flag", "name"), [
+    ("train_file", "predictions_dev.tsv"), ("eval_file", "predictions_test.tsv"),
+    ("predict_file", "predictions_dev.tsv"), ("predict_file", "other.tsv"),
+])  # fmt: skip
+def test_predictions_must_not_overwrite_the_input_table(flag: str, name: str, tmp_path: pathlib.Path):
+    table = TableOptions(**{"train_file": "a.csv", flag: f"{tmp_path}/./{name}"})
     changes = {"task": "table", "task_options": table, "output_dir": str(tmp_path), "do_predict": True}
     if name == "other.tsv":
         make_options(**changes)
@@ -90,6 +93,7 @@ def test_predictions_must_not_overwrite_the_input_table(name: str, tmp_path: pat
 
 
 def test_options_of_unknown_and_other_tasks_are_refused():
+    assert make_options(use_tpu=True, distribution_strategy="tpu").strategy == "tpu"  # both flags select the same
     assert_rejected(("'colla'", "cola"), make_options, task="colla")
     with pytest.raises(TypeError, match="swag.* GlueOptions.* MultipleChoiceOptions"):
         all_tasks.make_task("swag", TASK_OPTIONS["cola"]())

@@ -2,10 +2,14 @@
 
 import json
 import pathlib
+import types
+from typing import Any
 
 import pytest
 
 from official_bert.commands import RUN_CLASSIFIER, RUN_SQUAD
+from official_bert.finetuning import original_scripts
+from official_bert.tasks.options import TaskOptions
 from official_bert.utils.command_line import Command
 from tests.conftest import slow_after
 from tests.make import assert_rejected, tiny_config, write_text, write_vocab
@@ -45,6 +49,17 @@ def test_run_classifier_writes_the_originals_files(tmp_path: pathlib.Path):
     (output / "test_results.tsv").unlink()
     flags = f"--task_name=MRPC --data_dir={tmp_path} --do_predict=true --init_checkpoint={output}"
     assert (run(RUN_CLASSIFIER, tmp_path, flags) / "test_results.tsv").read_text().splitlines() == results
+
+
+def test_the_matched_part_of_mnli_gives_the_originals_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    folder, scores = tmp_path / "[1]", {"dev_matched": {"accuracy": 0.5}, "dev_mismatched": {"accuracy": 0.25}}
+    for name, probability in (("matched", 0.75), ("mismatched", 0.125)):
+        write_text(folder / f"predictions_test_{name}.tsv", f"id\tprediction\texpected\ta\n0\ta\t\t{probability}\n")
+    monkeypatch.setattr(original_scripts, "_finetune", lambda *_: scores)
+    options: Any = types.SimpleNamespace(output_dir=str(folder), do_predict=True)
+    original_scripts.run_classifier(options, original_scripts.OriginalOptions(), TaskOptions())
+    assert (folder / "eval_results.txt").read_text() == "eval_accuracy = 0.5\n"
+    assert (folder / "test_results.tsv").read_text() == "0.75\n"
 
 
 def test_a_sweep_and_a_missing_test_file_are_rejected_before_training(tmp_path: pathlib.Path):

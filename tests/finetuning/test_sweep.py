@@ -31,7 +31,13 @@ def test_a_sweep_makes_one_table_of_means_and_deviations(options, done, tmp_path
     assert "| rate 0.002 | 2 | 0.2200 ± 0.0141 |" in (tmp_path / "run" / "sweep.md").read_text()
     folder = tmp_path / "run" / "rate_0.002" / "seed_3"
     assert capsys.readouterr().out.endswith(f"with dev/accuracy 0.2300, in {folder}\n")
-    assert (done[4].do_predict, done[4].do_train, done[4].random_seed) == (True, False, 3)
+    assert [each.do_predict for each in done] == [False] * 4 + [True]
+    assert (done[4].do_train, done[4].random_seed) == (False, 3)
+    swept = change(options, grid_batch_sizes=["8", "4"], grid_learning_rates=["1e-3", "2e-3"], random_seed=3)
+    rows = sweep.run_sweep(swept)  # without --random_seeds
+    assert [(*row["setting"].values(), *row["seeds"]) for row in rows] == [
+        (8, 1e-3, 3), (4, 1e-3, 3), (8, 2e-3, 3), (4, 2e-3, 3)
+    ]  # fmt: skip
 
 
 def test_a_score_that_a_run_lacks_has_no_mean_and_one_seed_has_no_deviation():

@@ -15,7 +15,7 @@ from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer, count_steps
 from official_bert.finetuning.training import _Run
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.kinds.features import row_lengths
+from official_bert.kinds.features import LABELS, TEXTS, row_lengths
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import Dropout
@@ -95,6 +95,33 @@ def test_a_run_can_be_resumed_in_the_middle_of_an_epoch(monkeypatch: pytest.Monk
     expected = [batches.draw_batches(row_lengths(features), 4, 7, epoch).tolist() for epoch in range(3)]
     assert whole == [*expected[0], *expected[1], expected[2][0]]
     assert take(0, 2) + take(2, 3) + take(3, 5) + take(5, 7) == whole
+
+
+def test_batches_are_drawn_with_the_options_of_the_run(monkeypatch: pytest.MonkeyPatch):
+    features, drawn = random_features("classification", ROWS, 9), []
+    features.details[TEXTS] = np.arange(ROWS)
+    trainer = make_trainer(balanced_sampling=True, group_by_length=True)
+    monkeypatch.setattr(batches, "draw_batches", lambda *each: drawn.append(each) or np.zeros((3, 4), int))
+    trainer._step = lambda *batch: 0.0
+    trainer.train(features, 0, 1, lambda done, loss: False)
+    (_, *numbers, classes, texts, group_by_length), *_ = drawn
+    assert (numbers, group_by_length) == ([4, 7, 0], True)
+    assert classes is features.targets[LABELS]
+    assert texts is features.details[TEXTS]
+
+
+def test_the_training_step_has_the_options_that_save_memory(monkeypatch: pytest.MonkeyPatch):
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("official_bert.finetuning.trainer.TrainingStep", lambda *_, **settings: given.update(settings))
+    make_trainer(gradient_accumulation_steps=2, rematerialize=True)
+    assert given == {"seed": 7, "micro_batches": 2, "rematerialize": True, "is_compiled": False}
+
+
+def test_training_starts_from_the_head_of_a_fine_tuned_model():
+    spec, trained = ClassificationSpec(labels=tuple("abcd")), list_weights(make_trainer(random_seed=8).model)
+    model = LoadedModel(tiny_config(), trained, VOCAB, UNCASED, task_spec=spec.task_spec("t", 16))
+    for path, value in list_weights(Trainer(spec, model, OPTIONS, ROWS).model).items():
+        np.testing.assert_array_equal(value, trained[path])
 
 
 def test_the_optimizer_has_the_settings_of_its_flags():

@@ -78,7 +78,8 @@ def test_invalid_strategies_and_workers_are_rejected(name, hosts, index, names):
 
 
 _ONE_WORKER = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "%s", "index": %s}}'
-_INVALID = ["{bad", "[]", _ONE_WORKER % ("worker", 1), _ONE_WORKER % ("worker", '"x"'), _ONE_WORKER % ("evaluator", 0)]
+_TASKS = [("worker", 1), ("worker", -1), ("worker", '"x"'), ("evaluator", 0)]
+_INVALID = ["{bad", "[]", *(_ONE_WORKER % task for task in _TASKS)]
 
 
 @pytest.mark.parametrize("value", ["", *_INVALID])
@@ -166,3 +167,6 @@ def test_the_error_about_a_lost_worker_contains_its_reason(monkeypatch):
     message = "Graph execution error:\n\nDetected at node x defined at (most recent call last):\n\nECONNRESET"
     with pytest.raises(UserError, match=r"\(ECONNRESET\)"), distribution.explain_lost_workers(None):
         raise tf.errors.UnavailableError(None, None, message)
+    monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: False)
+    with pytest.raises(tf.errors.InternalError), distribution.explain_lost_workers(None):  # of a single machine
+        raise tf.errors.InternalError(None, None, message)

@@ -156,6 +156,7 @@ def test_layerwise_rates_also_apply_to_the_weight_decay(uses_kernel):
     optimizer.uses_kernel = uses_kernel
     optimizer.apply([tf.constant(0.1)] * 2, variables)
     assert 2.0 - float(low) == pytest.approx(0.25 * (2.0 - float(high)))
+    assert LayerwiseAdamW.from_config(optimizer.get_config()).factors == {low.path: 0.25}
 
 
 def test_keras_fit_uses_the_same_update():

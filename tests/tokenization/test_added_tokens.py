@@ -109,3 +109,5 @@ def test_settings_keep_added_tokens():
     casing = make_casing(True, False, ADDED)
     assert Casing.from_settings(json.loads(json.dumps(casing.settings))) == casing
     assert make_casing().settings == {"do_lower_case": True}
+    for settings in ({"do_lower_case": 1}, {"do_lower_case": True, "strip_accents": 1}):
+        assert_rejected(("do_lower_case", 1, "true or false"), Casing.from_settings, settings)
