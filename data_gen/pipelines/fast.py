@@ -23,12 +23,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import outputs, preparation, run_plan, summary, worker
+from data_gen.pipelines import outputs, run_plan, summary, worker
 from data_gen.pipelines.preparation import RunInputs
 from data_gen.pipelines.worker import TextError
 from data_gen.pipelines.worker_pool import WorkerPool
 from data_gen.text import formats, token_store
-from data_gen.text.token_store import TokenStore
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.runs import run_file
@@ -79,12 +78,8 @@ def create_records(
             corpus = _tokenize_text(folder, options, inputs.paths, workers, states)
             if not corpus["tokens"]:
                 raise TextError(summary.explain_empty_text(corpus))
-            vocab = inputs.tokenizer.vocab
-            store = TokenStore(
-                os.path.join(folder, worker.CORPUS),
-                token_store.choose_id_dtype(vocab, options.word_boundaries is not None),
-            )
-            plan = run_plan.plan_run(options, preparation.make_instance_config(options, vocab), store)
+            reader = worker.Worker(folder)
+            plan = run_plan.plan_run(options, reader.config, reader.store)
             files.write_text(os.path.join(folder, worker.PLAN), json.dumps(dataclasses.asdict(plan)))
             blocks = itertools.product(range(options.dupe_factor), range(len(plan.blocks)))
             tasks = [{"block": list(each)} for each in blocks]

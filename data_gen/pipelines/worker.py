@@ -106,7 +106,8 @@ class Worker:
         return load_vocab(os.path.join(self._folder, VOCAB))
 
     @functools.cached_property
-    def _config(self) -> InstanceConfig:
+    def config(self) -> InstanceConfig:
+        """The settings for making instances."""
         return preparation.make_instance_config(self._options, self._vocab)
 
     @functools.cached_property
@@ -116,10 +117,11 @@ class Worker:
     @functools.cached_property
     def _layout(self) -> shuffle.Layout:
         buckets = self._plan.buckets_per_shard * len(self._plan.outputs)
-        return shuffle.Layout(self._config.max_seq_length, self._config.max_predictions_per_seq, self._ids, buckets)
+        return shuffle.Layout(self.config.max_seq_length, self.config.max_predictions_per_seq, self._ids, buckets)
 
     @functools.cached_property
-    def _store(self) -> TokenStore:
+    def store(self) -> TokenStore:
+        """The tokenized corpus. It must be complete."""
         return TokenStore(os.path.join(self._folder, CORPUS), self._ids)
 
     def _describe_file(self, number: int) -> dict[str, Any]:
@@ -177,8 +179,8 @@ class Worker:
         """
         random = Random(self._options.random_seed, number_of_pass, block)
         first, last = self._plan.blocks[block]
-        instances = vectorized_instances.make_instances(self._store, first, last, self._config, random)
-        self._store.release()
+        instances = vectorized_instances.make_instances(self.store, first, last, self.config, random)
+        self.store.release()
         path = get_spool_path(self._folder, number_of_pass, block)
         shuffle.spool(path, shuffle.sort_by_random_keys(instances, random), self._layout)
         return shuffle.count_statistics(instances)
@@ -188,7 +190,7 @@ class Worker:
         passes, blocks = range(self._options.dupe_factor), range(len(self._plan.blocks))
         spooled = [get_spool_path(self._folder, *each) for each in itertools.product(passes, blocks)]
         rows = shuffle.collect_bucket(spooled, bucket, self._layout)
-        schema = shuffle.make_schema(self._config)
+        schema = shuffle.make_schema(self.config)
         with files.write_atomically(self._get_bucket_path(bucket)) as temporary, open(temporary, "wb") as target:
             for start in range(0, len(rows), _RECORDS_AT_ONCE):
                 batch = shuffle.make_features(rows[start : start + _RECORDS_AT_ONCE])
