@@ -117,9 +117,8 @@ def _run_stages(options: AdaptationOptions, work: str) -> int:
     if not files.exists(initial):
         _prepare(options, work)
     options = options.resolve_defaults(BertConfig.from_json_file(os.path.join(initial, CONFIG_FILE)))
-    texts = records.read_texts(work)
     facts = files.read_json_object(os.path.join(work, words.WORDS_FILE))
-    passes = records.count_passes(options, facts["tokens"] / (1 - texts.general_share))
+    passes = records.count_passes(options, facts["tokens"], records.read_texts(work).general_share)
     print(
         f"{options.num_train_steps:,} steps (--num_train_steps) of {options.train_batch_size} records "
         f"(--train_batch_size), learning rate up to {options.learning_rate:.2g} (--learning_rate), "

@@ -174,12 +174,18 @@ def make_records(options: AdaptationOptions, work: str, model: str, passes: int)
     }
 
 
-def count_passes(options: AdaptationOptions, tokens: float) -> int:
-    """Returns how often a text of `tokens` tokens is used for records: --dupe_factor, or as often as training needs."""
+def count_passes(options: AdaptationOptions, tokens: float, general_share: float) -> int:
+    """Returns how often the training text is used for records: --dupe_factor, or as often as training needs.
+
+    Args:
+        options: The options of adapt.
+        tokens: Number of tokens of the domain's training text.
+        general_share: Share of general text in the whole training text.
+    """
     if options.dupe_factor is not None:
         return options.dupe_factor
     wanted = options.num_train_steps * options.train_batch_size * (options.max_seq_length - 3)
-    return max(1, min(_MAX_PASSES, math.ceil(wanted / max(tokens, 1.0))))
+    return max(1, min(_MAX_PASSES, math.ceil(wanted * (1 - general_share) / max(tokens, 1.0))))
 
 
 def _split_general(

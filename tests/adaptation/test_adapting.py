@@ -25,7 +25,7 @@ from official_bert.optimization.choices import AdamOptions
 from official_bert.runs.training_log import read_log
 from tests.adaptation.adapted_models import LENGTH, PREDICTIONS, make_options, write_text
 from tests.conftest import ROOT
-from tests.make import assert_mentions, assert_rejected, refusal, run_python
+from tests.make import assert_mentions, assert_rejected, refusal, run_python, tiny_config
 
 
 def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
@@ -50,6 +50,14 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
     card = (adapted / "MODEL_CARD.md").read_text()
     titles = "Masked-LM losses,per character after,New words,Masks filled in,\\[MASK\\],general text"
     assert not [title for title in titles.split(",") if title not in card]
+    facts, texts, original_losses = (
+        json.loads((adapted / "adaptation" / name).read_text())
+        for name in ("words.json", "texts/texts.json", "original_losses.json")
+    )
+    for name in ("domain", "general"):
+        for when, loss in (("before", original_losses[name]), ("after", result[name]["after"])):
+            per_character = loss * facts[f"{name}_{when}"] / texts["heldout_characters"][name]
+            assert f" {per_character:.4f} " in card
 
 
 def test_heldout_texts_stay_and_other_work_files_are_removed(adapted):
@@ -205,6 +213,20 @@ def test_a_folder_with_other_files_is_refused(source, tmp_path):
     options = make_options(source, write_text(tmp_path / "text.txt"), tmp_path / "model")
     assert_rejected((tmp_path / "model", "ckpt-1.index", "--output_dir"), adapting.run, options)
     assert os.listdir(tmp_path / "model") == ["ckpt-1.index"]
+
+
+def test_defaults_depend_on_the_model_and_the_number_of_steps():
+    config, steps = tiny_config(hidden_size=384), {"num_train_steps": 200, "learning_rate": None, "eval_steps": None}
+    options = make_options(pathlib.Path("model"), "text.txt", pathlib.Path("folder"), **steps)
+    for changes, expected in (
+        ({}, (1e-4, 20, 20, 20)),
+        ({"num_train_steps": 9}, (1e-4, 1, 1, 1)),
+        ({"learning_rate": 1e-3, "num_warmup_steps": 0, "eval_steps": 7}, (1e-3, 0, 7, 7)),
+        ({"eval_steps": 7, "save_checkpoints_steps": 3}, (1e-4, 20, 7, 3)),
+    ):
+        found = dataclasses.replace(options, **changes).resolve_defaults(config)
+        settings = (found.num_warmup_steps, found.eval_steps, found.save_checkpoints_steps)
+        assert (pytest.approx(found.learning_rate), *settings) == expected
 
 
 def test_optimizer_flags_are_passed_to_pretraining():

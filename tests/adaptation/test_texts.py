@@ -1,5 +1,6 @@
 """Splitting text into held-out and training documents, mixing in general text, and making records."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from official_bert.adaptation import records
 from official_bert.checkpoints import resize
+from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.loading import open_model
 from tests import make
@@ -56,9 +58,14 @@ def test_end_of_a_single_long_document_is_held_out(prepare, tmp_path, capsys):
         shutil.rmtree(tmp_path / "texts")
 
 
-def test_copies_of_a_document_of_one_sentence_are_held_out_together(prepare, tmp_path):
-    text = make.write_text(tmp_path / "text.txt", 2 * "Short .\n\nA longer document .\n\n")
-    _, held, kept = prepare(text, records.HELDOUT, records.DOMAIN, heldout_share=0.1)
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [(2 * "Short .\n\nA longer document .\n\n", 0.1), ("A longer document .\nShort .\n", 0.5)],
+    ids=["copies of one sentence", "last of two sentences"],
+)
+def test_some_text_is_held_out_and_some_is_kept(text, share, prepare, tmp_path):
+    path = make.write_text(tmp_path / "text.txt", text)
+    _, held, kept = prepare(path, records.HELDOUT, records.DOMAIN, heldout_share=share)
     assert (held, kept) == ({"Short ."}, {"A longer document ."})
 
 
@@ -79,6 +86,14 @@ def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(p
     assert not held & mixed
     assert shared not in held | mixed
     assert "also in --input_file: 1 document" in capsys.readouterr().out
+
+
+def test_the_text_is_used_as_often_as_training_needs_it():
+    sizes = {"num_train_steps": 10, "train_batch_size": 8, "max_seq_length": 13}  # 800 tokens, without [CLS] and [SEP]
+    options = make_options(pathlib.Path("model"), "text.txt", pathlib.Path("folder"), **sizes)
+    cases = [(800, 0), (799, 0), (400, 0.5), (200, 0.5), (79, 0), (1, 0), (0, 0)]
+    assert [records.count_passes(options, *case) for case in cases] == [1, 2, 1, 2, 10, 10, 10]
+    assert records.count_passes(dataclasses.replace(options, dupe_factor=20), 400, 0) == 20
 
 
 def test_general_text_that_is_not_mixed_in_is_held_out_completely(prepare, tmp_path):
@@ -104,15 +119,17 @@ def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(prepare, 
     assert capsys.readouterr().out.count("left out because of --exclude_texts: 1 document") == 2
 
 
-def test_listed_words_are_masked_together(prepare, source, tmp_path):
+def test_records_have_the_listed_words_and_the_accents_of_the_model(prepare, source, tmp_path):
     text, boundaries = write_text(tmp_path / "text.txt"), make.write_text(tmp_path / "words.txt", "cat-dog\n")
     prepare(text)
     options = make_options(source, text, tmp_path, do_whole_word_mask=True, word_boundaries=boundaries)
-    (tmp_path / "initial").symlink_to(source)
+    own.write(open_model(str(source), LoadOverrides(strip_accents=False, replace=True)), str(tmp_path / "initial"))
     made = records.make_records(options, str(tmp_path), "initial", 1)
     for (path,) in (made["input_file"], made["eval_input_file"]):
         manifest = json.loads(pathlib.Path(path.replace(".tfrecord", ".manifest.json")).read_text())
-        assert manifest["source"]["flags"]["word_boundaries"].startswith("sha256: ")
+        flags = manifest["source"]["flags"]
+        assert flags["word_boundaries"].startswith("sha256: ")
+        assert flags["strip_accents"] is False
 
 
 def test_markers_among_the_new_words_are_tokens_of_the_records(prepare, source, tmp_path):
