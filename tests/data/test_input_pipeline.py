@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from data_gen.inspection.batches import read_batches
 from data_gen.pipelines import writer
-from official_bert.data import input_pipeline, record_codec, record_damage, record_reader, record_schema
+from official_bert.data import input_pipeline, manifest, record_codec, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.input_pipeline import RecordSource
 from official_bert.pretraining import record_files
@@ -236,6 +236,8 @@ def test_missing_and_empty_shards_are_distinguished_by_the_manifest(tmp_path, vo
     for pattern in ("*.tfrecord", "[01].tfrecord", "?.tf*"):
         names = ("--input_file", paths[1], "missing", described)
         assert_rejected(names, find_records, tmp_path / pattern, vocab_file)
+    patterns = [f"{tmp_path.parent}/*.tfrecord", paths[0]]  # The * matches no folder.
+    assert not manifest.find_missing_files(patterns, paths[:1], manifest.read_manifests(paths[:1]))
     for pattern in ("0.tfrecord", "[02].tfrecord"):  # other files are not checked
         assert find_records(tmp_path / pattern, vocab_file).paths == paths[:1]
 

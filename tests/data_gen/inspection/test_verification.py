@@ -133,12 +133,13 @@ def test_each_bad_file_is_reported(shards, described):
 
 
 def test_missing_and_unlisted_files_are_reported(shards, described, tmp_path):
-    left_over = write(tmp_path / "out-00000-of-00009.tfrecord", [good()])
+    left_over = [write(tmp_path / f"out{part}.tfrecord", [good()]) for part in ("", "-00000-of-00009")]
     pathlib.Path(shards[2]).unlink()
     for options in ({"manifest": described}, {"input_file": [f"{tmp_path}//*.tfrecord"]}):
-        missing, unlisted = problems(**options)
+        missing, *unlisted = problems(**options)
         assert_mentions(missing, shards[2], "missing", described)
-        assert_mentions(unlisted, left_over, "listed")
+        for path, problem in zip(sorted(left_over), sorted(unlisted), strict=True):
+            assert_mentions(problem, path, "listed")
 
 
 def test_unchecked_files_are_noted(shards, described):

@@ -58,14 +58,18 @@ def test_one_output_in_two_spellings_is_refused(short_options, tmp_path):
 )
 def test_no_output_and_no_working_folder_destroys_an_input(name, flags, short_texts, short_options, tmp_path):
     flags = {"output_file": [str(tmp_path / "a.tfrecord")], "algorithm": "fast", **flags}
-    text = write_text(tmp_path / name, "the cat sat\n")
-    for inputs in ({"input_file": [short_texts[0], text]}, {"vocab_file": text}):
+    content = "a-text-of-twenty-characters\n"
+    text = write_text(tmp_path / name, content)
+    lists = [{"word_boundaries": text, "do_whole_word_mask": True}]
+    if "json" not in name:
+        lists.append({"exclude_texts": [text]})
+    for inputs in ({"input_file": [short_texts[0], text]}, {"vocab_file": text}, *lists):
         assert_rejected(("--output_file", text, "input"), create_records, short_options(**inputs, **flags))
     if name.endswith("tfrecord"):
         write_text(tmp_path / "a.work" / "mine" / "options.json", "{}")  # not of make-records
         names = ("--output_file", text, "replace")
         assert_rejected(names, create_records, short_options(input_file=short_texts, **flags))
-    assert pathlib.Path(text).read_text() == "the cat sat\n"
+    assert pathlib.Path(text).read_text() == content
     if "work" not in name:
         pathlib.Path(text).unlink()
         pathlib.Path(text).symlink_to(short_texts[1])

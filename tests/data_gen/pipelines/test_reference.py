@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, writer
+from data_gen.text import documents
 from tests.conftest import ROOT
 from tests.make import assert_rejected, write_text
 
@@ -52,11 +53,26 @@ def test_files_are_read_as_one_text_and_records_are_written_to_the_outputs_in_tu
 ):
     """The original also treats several files as one text and writes records to the outputs in turn."""
     monkeypatch.setattr(writer, "_RECORDS_AT_ONCE", 7)
+    second = pathlib.Path(short_texts[1])
+    write_text(second, f"\ufeff\n{second.read_text()}")  # A line with a byte order mark does not end a document.
     two = written(short_options())
     whole = write_text(tmp_path / "whole.txt", "".join(pathlib.Path(path).read_text() for path in short_texts))
     (one,) = written(short_options(input_file=[whole], output_file=[f"{tmp_path}/one.tfrecord"]))
     assert len(one) > 30
     assert (one[::2], one[1::2]) == (two[0], two[1])
+
+
+def test_change_of_the_text_during_the_run_is_detected(short_texts, short_options, monkeypatch):
+    read_corpus = documents.read_corpus
+
+    def read_and_change(*arguments):
+        corpus = read_corpus(*arguments)
+        write_text(pathlib.Path(short_texts[0]), "the cat sat\n")
+        return corpus
+
+    monkeypatch.setattr(documents, "read_corpus", read_and_change)
+    names = (short_texts[0], "changed")
+    assert_rejected(names, one_machine.create_pretraining_data, short_options())
 
 
 def test_reference_algorithm_recommends_fast_for_compressed_text(short_options, tmp_path):

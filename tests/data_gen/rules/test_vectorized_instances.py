@@ -72,12 +72,13 @@ def test_chunks_are_split_and_paired_like_the_reference(tmp_path):
     assert abs(np.mean(lengths[1] < 7) - 0.6) < 5 * 0.49 / math.sqrt(len(lengths[1])) < 0.05
 
 
-@pytest.mark.parametrize("limit", [1, 30])  # of records of 16 positions
-def test_the_number_of_predictions_respects_the_limit(limit, tmp_path):
+@pytest.mark.parametrize(("limit", "probability"), [(1, 0.5), (30, 0.5), (30, 0.99)])  # of records of 16 positions
+def test_the_number_of_predictions_respects_the_limit_and_the_text(limit, probability, tmp_path):
     vocabulary = MaskingVocabulary(list(range(100)), frozenset(), frozenset((2, 3)), 4)
-    config = make_instance_config(max_predictions_per_seq=limit, masked_lm_prob=0.5, vocabulary=vocabulary)
+    config = make_instance_config(max_predictions_per_seq=limit, masked_lm_prob=probability, vocabulary=vocabulary)
     store = make_store([[[10, 11, 12, 15], [13, 14, 16]]] * 3, tmp_path)
     instances = vectorized_instances.make_instances(store, 0, 3, config, Random("limit"))
-    expected = [number_to_predict(length, 0.5, limit) for length in instances.length.tolist()]
+    expected = [min(length - 3, number_to_predict(length, probability, limit)) for length in instances.length.tolist()]
     assert instances.predictions.tolist() == expected
     assert instances.labels.shape == (len(expected), limit)
+    assert not {config.cls, config.sep} & set(instances.labels.ravel().tolist())
