@@ -144,12 +144,11 @@ def _is_held(content: str) -> bool:
     try:
         owner = files.parse_json(content, "the lock file")
         if owner["host"] == platform.node():
-            os.kill(int(owner["process"]), 0)  # Only checks whether the process exists.
+            with contextlib.suppress(PermissionError):  # It exists and belongs to another user.
+                os.kill(int(owner["process"]), 0)  # Only checks whether the process exists.
         return time.time() - float(owner["time"]) < _STALE_SECONDS
     except ProcessLookupError:
         return False
-    except PermissionError:  # It exists and belongs to another user.
-        return True
     except (ValueError, KeyError, TypeError):  # The file is incomplete.
         return False
 

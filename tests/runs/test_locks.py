@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 
@@ -64,8 +65,10 @@ def test_locking_a_folder_removes_temporary_files_of_killed_processes(tmp_path):
 
 
 def test_an_empty_folder_is_removed_when_its_lock_is_released(tmp_path):
-    hold(lock_folder, tmp_path / "run", "output_dir")
-    assert not (tmp_path / "run").exists()
+    (tmp_path / "made_by_the_user").mkdir()
+    for name in ("run", "made_by_the_user"):
+        hold(lock_folder, tmp_path / name, "output_dir")
+    assert os.listdir(tmp_path) == ["made_by_the_user"]
 
 
 def test_a_folder_on_a_file_system_that_cannot_hold_runs_is_refused():
@@ -89,21 +92,28 @@ def test_fine_tuning_refuses_a_folder_in_use(tmp_path):
         assert_rejected(("--output_dir", tmp_path, os.getpid()), runner.run, options)
 
 
+OTHER_USERS_PROCESS = 1
 LOCK_FILES = [
     ({}, 0.0, True),
     ({}, 500.0, True),
     ({}, 700.0, False),  # the owner stopped renewing it
     ({"host": platform.node(), "process": os.getpid()}, 0.0, True),
     ({"host": platform.node(), "process": 2**22 + 1}, 0.0, False),  # larger than any Linux process id
+    ({"host": platform.node(), "process": OTHER_USERS_PROCESS}, 500.0, True),
+    ({"host": platform.node(), "process": OTHER_USERS_PROCESS}, 700.0, False),  # the number is used again
 ]
 
 
 @pytest.mark.parametrize(("changes", "age", "is_refused"), LOCK_FILES)
 def test_without_flock_a_lock_file_is_valid_while_its_owner_may_run(changes, age, is_refused, tmp_path, monkeypatch):
-    def refuse_locks(*_):
-        raise OSError(95, "Operation not supported")
+    def kill(process, number):
+        if process == OTHER_USERS_PROCESS:
+            raise PermissionError
+        send_signal(process, number)
 
-    monkeypatch.setattr("fcntl.flock", refuse_locks)
+    send_signal = os.kill
+    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr("fcntl.flock", mock.Mock(side_effect=OSError(95, "Operation not supported")))
     path = tmp_path / locks.LOCK_FILE
     path.write_text(json.dumps({"host": "elsewhere", "process": 1, "time": time.time() - age, "token": "x", **changes}))
     if is_refused:
