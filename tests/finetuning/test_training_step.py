@@ -190,6 +190,15 @@ def gradients_at_once(head: VectorSpec, micro_batches: int, learner: keras.Model
     return float(loss), tape.gradient(loss, learner.trainable_variables)
 
 
+def test_rows_of_several_texts_have_dropout_in_training_only():
+    learner = create_kind_model(VectorSpec()).answering_model(make_encoder(0.3))
+    forward, (inputs, _) = make_forward_pass(learner), make_batch(VECTORS, 3)
+    outputs = {training: np.asarray(forward(inputs, training=training)) for training in (False, True)}
+    assert outputs[False].shape == outputs[True].shape
+    assert not np.allclose(outputs[False], outputs[True])
+    np.testing.assert_array_equal(forward(inputs), outputs[False])
+
+
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_gradients_of_batchwise_losses_equal_those_of_the_whole_batch(micro_batches: int):
     """With micro-batches, the vectors' gradients are kept between two forward passes with the same dropout."""

@@ -51,6 +51,17 @@ def test_the_report_says_whether_records_were_left_out():
         assert evaluation._describe_evaluated({"masked_lm_count": 30.0, "next_sentence_count": 12.0}) == expected
 
 
+def test_the_baseline_counts_the_evaluated_records(make_options, monkeypatch, capsys):
+    baseline = mock.Mock(return_value=0.25)
+    monkeypatch.setattr("official_bert.pretraining.evaluation.compute_unigram_accuracy", baseline)
+    options, records = make_options(eval_batch_size=4, max_eval_steps=3), mock.Mock(general=None)
+    records.held_out = mock.MagicMock(evaluation_batches=tf.data.Dataset.range(100).batch, num_records=None)
+    pretrainer = mock.Mock(strategy=get_strategy("one_device"), evaluate=lambda batch: dict.fromkeys(SUMS, 1.0), step=7)
+    HeldOutEvaluation(options, mock.Mock(), pretrainer, records, {}, mock.Mock(), False).evaluate_final_weights()
+    assert baseline.call_args.args == (records.held_out, 4, 3)
+    assert "masked_lm_accuracy = 0.25\n" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_evaluation_during_training_keeps_the_best_weights(make_options, record_files, tmp_path):
     folder, (training, held_out) = tmp_path / "run", record_files

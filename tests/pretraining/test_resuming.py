@@ -149,8 +149,9 @@ def test_with_any_dropout_other_micro_batches_are_refused(name, make_options, fi
     assert check_resume_compatibility(options, config, {}) == {"gradient_accumulation_steps": (1, 4)}
 
 
-def test_other_records_are_read_from_their_start(make_options, record_files, finished_run):
-    pretrain(make_options(input_file=record_files[:1], num_train_steps=21, allow_changes=["data", "num_train_steps"]))
+def test_a_run_goes_on_with_other_records_from_their_start_and_in_float16(make_options, record_files, finished_run):
+    changes = {"num_train_steps": 21, "dtype": "float16"}
+    pretrain(make_options(input_file=record_files[:1], allow_changes=["data", *changes], **changes))
     assert place(finished_run, 21) == (1, 8)
 
 

@@ -80,6 +80,11 @@ def test_init_checkpoint_needs_the_vocabulary_of_the_records(
     assert_rejected(("--init_checkpoint", initial, "--vocab_file"), set_up_run, **changes)
     shutil.copy(vocab_file, initial / "vocab.txt")
     set_up_run(**changes)
+    (tmp_path / "more").mkdir()
+    more = [shutil.copy(record_files[0], tmp_path / "more")]
+    runs.write_manifest(more, write_vocab(tmp_path / "other.txt", SWAPPED))
+    names = ("--init_checkpoint", initial, "--vocab_file")
+    assert_rejected(names, set_up_run, input_file=[*record_files, *more], **changes)
     (initial / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert set_up_run(**changes).options.do_lower_case is False
     assert_rejected(("--init_checkpoint", initial, "lower-cased"), set_up_run, do_lower_case=True, **changes)
@@ -174,11 +179,13 @@ def test_recipes_of_the_paper_decay_over_both_phases(recipe):
 
 
 def test_second_phase_with_a_learning_rate_has_its_own_schedule(make_options):
-    second = {**SECOND, "phase2_num_train_steps": 10, "phase2_num_warmup_steps": 2, "learning_rate": 0.5}
+    second = {**SECOND, "phase2_num_train_steps": 10, "learning_rate": 0.5}
+    warmup = {"phase2_num_warmup_steps": 2}
     others = {"warmup_jump": False, "decay_power": 2.0, "end_learning_rate": 0.1}
     for rate, changes, steps, expected in (
-        (1.0, {}, (2, 10, 19, 20, 21, 22, 29, 30), [0.25, 0.25, 0.025, 0.0, 0.5, 0.8, 0.1, 0.0]),
-        (1.1, others, (2, 4, 12, 20, 21, 22, 26, 30), [0.25, 0.5, 0.2, 0.0, 0.55, 1.1, 0.35, 0.1]),
+        (1.0, {}, (2, 10, 19, 20, 21), [0.25, 0.25, 0.025, 1.0, 0.9]),  # the first phase alone warms up
+        (1.0, warmup, (2, 10, 19, 20, 21, 22, 29, 30), [0.25, 0.25, 0.025, 0.0, 0.5, 0.8, 0.1, 0.0]),
+        (1.1, {**warmup, **others}, (2, 4, 12, 20, 21, 22, 26, 30), [0.25, 0.5, 0.2, 0.0, 0.55, 1.1, 0.35, 0.1]),
     ):
         schedule = run.make_schedule(make_options(phase2_learning_rate=rate, **changes, **second))
         assert [float(schedule(step)) for step in steps] == pytest.approx(expected, abs=1e-6)

@@ -116,6 +116,7 @@ def test_a_save_removes_the_checkpoints_of_later_steps(tmp_path):
     checkpoints.save(20)  # before the run was resumed from step 5
     checkpoints.save(10)
     assert list_checkpoints(tmp_path) == {"ckpt-10"}
+    assert tf.train.get_checkpoint_state(tmp_path).all_model_checkpoint_paths == [f"{tmp_path}/ckpt-10"]
 
 
 def test_a_failed_save_keeps_the_other_checkpoints(tmp_path, monkeypatch):

@@ -56,6 +56,17 @@ def test_a_step_in_micro_batches_has_the_sums_and_gradients_of_the_whole_step(re
     assert seeds == [[0, number] for number in range(2)]  # of the only replica
 
 
+def test_losses_are_divided_by_the_counts_of_all_replicas(record_files, monkeypatch):
+    alone, first_of_two = (runs.make_pretrainer(runs.disable_dropout(ONE_BLOCK)) for _ in range(2))
+    batch = next(runs.make_batches(alone, record_files))
+    batch["next_sentence_labels"] *= 0  # the gradients of both labels would cancel each other
+    expected = alone.strategy.run(alone.replica_step, args=(batch,))
+    monkeypatch.setattr("official_bert.pretraining.train_step.all_reduce_sum", lambda value: 2 * value)
+    found = first_of_two.strategy.run(first_of_two.replica_step, args=(batch,))
+    for name, factor in (*((name, 2) for name in SUMS), ("gradient_norm", 0.5)):  # the other gradients are not added
+        assert float(found[name]) == pytest.approx(factor * float(expected[name]), rel=1e-5), name
+
+
 def test_the_loss_is_scaled_in_float16_and_gradients_are_not(record_files):
     plain, scaled = (
         runs.make_pretrainer(runs.disable_dropout(ONE_BLOCK), dtype=dtype) for dtype in ("float32", "mixed_float16")

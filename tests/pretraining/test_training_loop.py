@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.checkpoints.run_checkpoints import find_newest_step
 from official_bert.data import record_codec, record_reader
 from official_bert.pretraining import run
 from official_bert.pretraining.evaluation import HeldOutEvaluation
@@ -54,8 +55,10 @@ def test_a_run_writes_all_documented_files(make_options, record_files, vocab_fil
     assert set(read_scalars(folder / "eval")) == {*scores, "predictions"}
 
 
-def test_no_step_follows_a_stop_during_the_first_evaluation(
-    make_options, record_files, finished_run, monkeypatch, capsys
+@pytest.mark.parametrize("step", [20, 21])
+@pytest.mark.usefixtures("eager_steps")
+def test_a_stop_during_an_evaluation_saves_the_steps_before_it_and_no_step_follows(
+    step, make_options, record_files, finished_run, monkeypatch, capsys
 ):
     def evaluate_until_sigterm(_, is_stopping):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -63,10 +66,11 @@ def test_no_step_follows_a_stop_during_the_first_evaluation(
 
     monkeypatch.setattr(HeldOutEvaluation, "evaluate_checkpoint", evaluate_until_sigterm)
     changes = {"num_train_steps": 30, "allow_changes": ["num_train_steps"]}
-    options = make_options(eval_input_file=record_files, eval_steps=20, **changes)
+    options = make_options(eval_input_file=record_files, eval_steps=step, **changes)
     assert pretrain(options) == 128 + signal.SIGTERM
-    assert capsys.readouterr().out.endswith("stopped at step 20; run the same command to resume\n")
-    assert log_values(finished_run, "step")[-1] == 20
+    assert capsys.readouterr().out.endswith(f"stopped at step {step}; run the same command to resume\n")
+    assert log_values(finished_run, "step")[-1] == step
+    assert find_newest_step(str(finished_run)) == step
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.runs.training_log import EVAL, GENERAL, NOTICES, TRAIN, TrainingLog, format_line, read_log
+from official_bert.runs.training_run import has_lost_checkpoints
 from tests.event_files import read_scalars
 from tests.make import assert_rejected
 
@@ -75,3 +76,9 @@ def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_pa
 def test_a_notice_may_contain_a_crc32_key(tmp_path):
     (tmp_path / "notices.jsonl").write_text(format_line({"step": 1, "notice": 'resumed, "crc32": "0"'}))
     assert read_log(str(tmp_path), NOTICES) == [{"step": 1, "notice": 'resumed, "crc32": "0"'}]
+
+
+def test_a_run_has_lost_its_checkpoints_if_it_logged_steps_after_the_first_save(tmp_path):
+    TrainingLog(str(tmp_path), None).write(TRAIN, 10, {"loss": 1.0})
+    assert has_lost_checkpoints(str(tmp_path), str(tmp_path), save_steps=9)
+    assert not has_lost_checkpoints(str(tmp_path), str(tmp_path), save_steps=10)  # killed between line and save

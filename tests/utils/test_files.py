@@ -8,7 +8,7 @@ import pytest
 from data_gen.text.formats import read_documents
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, streams
 from tests.make import assert_mentions, assert_rejected, write_text
 
 
@@ -74,6 +74,10 @@ def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "config.json", b"\xef\xbb\xbf{}")
     assert files.read_text(path) == "{}"
     assert files.read_json_object(path) == {}
+    # Within a text, it is a character.
+    for at_start, expected in ((True, "a"), (False, "\ufeffa")):
+        lines = streams.decode_lines(path, [b"\xef\xbb\xbfa", b"\xef\xbb\xbfb"], at_start=at_start)
+        assert list(lines) == [expected, "\ufeffb"]
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -105,6 +109,16 @@ def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(is
     assert {each.name for each in tmp_path.iterdir()} == {"model.bin", *kept}
     for line, each in zip(sorted(capfd.readouterr().err.splitlines()), sorted(left), strict=True):
         assert_mentions(line, each)
+
+
+def test_an_output_folder_replaces_no_file_and_only_an_empty_folder(tmp_path: pathlib.Path):
+    (tmp_path / "empty").mkdir()
+    for path in (write_text(tmp_path / "file", ""), os.path.dirname(write_text(tmp_path / "full" / "old", ""))):
+        assert_rejected(path, files.write_folder_atomically(path).__enter__)
+    with files.write_folder_atomically(str(tmp_path / "empty")) as beside:
+        write_text(pathlib.Path(beside) / "new", "")
+    expected = {"file", "full", "full/old", "empty", "empty/new"}
+    assert {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")} == expected
 
 
 def test_an_output_file_that_is_a_link_is_written_to_its_target(tmp_path: pathlib.Path):
