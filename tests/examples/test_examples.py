@@ -1,4 +1,4 @@
-"""Runs the examples unchanged and in order. Each uses the files left by the one before."""
+"""Runs the examples, the tutorials and the code of docs/guides/python.md and README.md unchanged and in order."""
 
 import csv
 import gzip
@@ -8,21 +8,23 @@ import os
 import pathlib
 import re
 import sys
-from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert_cli import load
 from tests.conftest import ROOT
-from tests.make import run_python, write_text
+from tests.make import run_python, tiny_config, write_run, write_text
 
 
 @pytest.fixture
 def installed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A folder in which processes find the package and the official-bert command, as after an installation."""
-    command = write_text(
-        tmp_path / "bin" / "official-bert", f"#!{sys.executable}\nfrom official_bert_cli import main\n\nmain()\n"
-    )
+    program = f"#!{sys.executable}\nfrom official_bert_cli import main\n\nmain()\n"
+    command = write_text(tmp_path / "bin" / "official-bert", program)
     os.chmod(command, 0o755)
     monkeypatch.setenv("PATH", os.path.dirname(command), prepend=os.pathsep)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -55,7 +57,7 @@ PROGRESS = re.compile(r".*( left| so far)(; .*)?\n")
 NUMBER = re.compile(r"\d[\d,.:]*(e-?\d+)?s?")
 
 
-def read_outputs(notebook: Any) -> list[list[str]]:
+def read_outputs(notebook) -> list[list[str]]:
     """Returns the output of each code cell: pictures by their type, and text without numbers and spaces.
 
     For a cell tagged "varies", whose words depend on the Python version, returns the number of lines instead.
@@ -134,3 +136,93 @@ def test_web_archives_and_tfrecord_files_become_json_lines(installed: pathlib.Pa
 def test_examples_are_short():
     for script in (ROOT / "examples").glob("*.py"):
         assert len(script.read_text(encoding="utf-8").splitlines()) <= 40, script
+
+
+@pytest.fixture
+def folder(vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A reader's working directory: a pre-trained model in `model`, and the configs of the repository."""
+    config = tiny_config(max_position_embeddings=128)
+    write_run(tmp_path / "model", build_pretraining_model(config, seed=0), config, vocab_file)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read_code_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:(currentThread|getName):DeprecationWarning")  # of Keras Tuner
+def test_the_examples_of_the_python_guide_run(capsys: pytest.CaptureFixture[str], folder):
+    names: dict = {}
+    blocks = read_code_blocks("docs/guides/python.md")
+    assert len(blocks) == 17
+    for block in blocks:
+        exec(block, names)
+    assert names["outputs"]["sequence_output"].shape == (1, 5, 8)
+    shapes = {"values": (1,), "probabilities": (1, 3), "choice_probabilities": (2, 4), "vectors": (2, 8)}
+    assert {name: names[name].shape for name in shapes} == shapes
+    inputs = {name: np.ones((1, 5), "int32") for name in names["attention"].input}
+    for probabilities in names["attention"](inputs):
+        np.testing.assert_allclose(np.sum(probabilities, axis=-1), np.ones((1, 2, 5)), atol=1e-5)
+    assert names["span"].text == "."  # the last word printed by the loop
+    assert names["span"].label in {"DET", "NOUN", "VERB"}
+    answer = names["answer"]
+    assert "the cat sat on the mat"[answer.start : answer.end] == answer.text != ""
+    assert names["choices"][0] in range(4)
+    assert {"loss", "accuracy"} <= set(names["tagging_scores"])
+    assert len(names["tagged_words"]) == len(names["found_answers"]) == 2
+    assert {"exact_match", "f1"} <= set(names["answer_scores"])
+    assert 0 <= names["choice_scores"]["accuracy"] <= 1
+    for export in ("tags", "answers", "choices"):
+        assert list(pathlib.Path("exports", export).rglob("saved_model.pb"))
+    assert 1e-5 <= names["best_rate"] <= 1e-3
+    assert len(names["study"].trials) == len(names["fillings"][0][0]) == 3
+    assert 0 < names["found"]["mrr"] <= 1
+    assert names["nearest"] in range(3)
+    assert capsys.readouterr().out.count("(2, 8)") == 2  # the vectors of two texts
+
+
+@pytest.mark.slow
+def test_the_python_example_of_the_readme_runs(folder):
+    names: dict = {}
+    for block in read_code_blocks("README.md"):
+        assert len(block.strip().splitlines()) <= 10
+        exec(block, names)
+    assert set(names["classifier"].classify(["a dull film"])) <= {"bad", "good"}
+
+
+FOLDER = ROOT / "examples" / "container"
+SERVE = {flag.name: flag for flag in load("serve").flags()}
+
+
+def test_files_use_flags_of_the_server():
+    for path in FOLDER.iterdir():
+        settings = re.sub(r"^\s*#.*", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        flags = set(re.findall(r"--(\w+_\w+|host|model)\b", settings))
+        assert flags <= SERVE.keys(), path
+        assert "model" in flags
+
+
+def test_the_guide_shows_the_dockerfile():
+    page = (ROOT / "docs" / "guides" / "container.md").read_text(encoding="utf-8")
+    dockerfile = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    assert re.sub(r"^#.*\n", "", dockerfile, flags=re.MULTILINE) in page
+
+
+def test_the_server_may_drain_before_it_is_killed():
+    deployment, service = yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    drain_seconds = float(re.search(r"--drain_seconds=(\d+)", " ".join(container["args"]))[1])
+    sleep_seconds = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > sleep_seconds + drain_seconds
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+    user = re.findall(r"^USER (.*)$", (FOLDER / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)[-1]
+    assert container["securityContext"]["runAsNonRoot"]
+    assert int(user) > 0, "Kubernetes compares only numbers with root"
+    unit = (FOLDER / "bert.service").read_text(encoding="utf-8")
+    assert int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[1]) > SERVE["drain_seconds"].default

@@ -1,12 +1,10 @@
-"""Runs on a small table of texts whose labels depend on their words."""
+"""Runs on a small table of texts whose labels depend on their words, and random training rows of every kind."""
 
 import contextlib
 import dataclasses
 import io
-import pathlib
 import shutil
 import types
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +12,15 @@ import pytest
 from official_bert.finetuning import runner, trainer
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.inference.keras_model import KerasRunner
+from official_bert.kinds.all_kinds import SPECS
+from official_bert.kinds.features import NO_LABEL, Features, concatenate_rows
+from official_bert.kinds.names import VECTORS
 from official_bert.tasks.options import TableOptions
+from tests.conftest import WORDS
 from tests.make import tiny_config, write_text, write_vocab
 
 
-def write_table(path: pathlib.Path, count: int, seed: int) -> str:
+def write_table(path, count: int, seed: int) -> str:
     rng, words = np.random.default_rng(seed), {"good": "cat dog sun play".split(), "bad": "mat sat ran walk".split()}
     rows = []
     for label in rng.choice([*words], count):
@@ -27,7 +29,7 @@ def write_table(path: pathlib.Path, count: int, seed: int) -> str:
     return write_text(path, "text,label\n" + "".join(rows))
 
 
-def make_options(folder: pathlib.Path) -> FinetuningOptions:
+def make_options(folder) -> FinetuningOptions:
     config = tiny_config(hidden_size=16, num_hidden_layers=1, intermediate_size=32, initializer_range=0.2)
     sizes = [("train", 90, 1), ("eval", 40, 2), ("predict", 10, 3)]
     tables = {f"{name}_file": write_table(folder / f"{name}.csv", count, seed) for name, count, seed in sizes}
@@ -39,7 +41,7 @@ def make_options(folder: pathlib.Path) -> FinetuningOptions:
     )  # fmt: skip
 
 
-def change(options: FinetuningOptions, **changes: Any) -> FinetuningOptions:
+def change(options: FinetuningOptions, **changes) -> FinetuningOptions:
     """Returns a copy of the options with some values changed, including options of the table."""
     names = {field.name for field in dataclasses.fields(TableOptions)}
     of_table = {name: changes.pop(name) for name in names & changes.keys()}
@@ -47,7 +49,7 @@ def change(options: FinetuningOptions, **changes: Any) -> FinetuningOptions:
 
 
 @pytest.fixture
-def options(tmp_path: pathlib.Path) -> FinetuningOptions:
+def options(tmp_path) -> FinetuningOptions:
     return make_options(tmp_path)
 
 
@@ -75,7 +77,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> types.SimpleNamespace:
 
 
 @pytest.fixture
-def copied(trained: types.SimpleNamespace, tmp_path: pathlib.Path) -> FinetuningOptions:
+def copied(trained: types.SimpleNamespace, tmp_path) -> FinetuningOptions:
     """The options of a copy of the finished run."""
     shutil.copytree(trained.options.output_dir, tmp_path / "run")
     return change(trained.options, output_dir=str(tmp_path / "run"))
@@ -91,3 +93,26 @@ def skip_training(monkeypatch: pytest.MonkeyPatch) -> None:
         return last, 0.5
 
     monkeypatch.setattr(trainer.Trainer, "train", train)
+
+
+CLASSES = 4
+
+
+def random_features(kind: str, rows: int, longest: int, texts: int = 2, classes: int = CLASSES) -> Features:
+    """Returns rows of at least 3 and fewer than `longest` tokens, with random targets. Rows of vectors have `texts`."""
+    rng = np.random.default_rng(0)
+    choices = texts if kind == VECTORS else SPECS[kind](labels=tuple("abcd")).num_choices or 1
+    ids = [rng.integers(5, len(WORDS), rng.integers(3, longest)) for _ in range(rows * choices)]
+    lengths = np.array([len(each) for each in ids])
+    targets = {"labels": rng.integers(0, classes, rows).astype(np.int32)}
+    if kind == "multi_label":
+        targets = {"labels": rng.integers(0, 2, (rows, classes)).astype(np.float32)}
+    elif kind in ("regression", VECTORS):
+        targets = {"labels": rng.normal(size=rows).astype(np.float32)}
+    elif kind == "tagging":
+        targets = {"labels": rng.integers(NO_LABEL, classes, lengths.sum()).astype(np.int32)}
+    elif kind == "question_answering":
+        targets = {name: (rng.random(rows) * lengths).astype(np.int32) for name in ("start_logits", "end_logits")}
+    has_token_outputs = kind in ("tagging", "question_answering")
+    segment_ids = [np.zeros(len(each)) for each in ids]
+    return concatenate_rows(ids, segment_ids, targets, {}, choices, has_token_outputs=has_token_outputs)

@@ -33,12 +33,14 @@ def test_batches_are_random_for_any_lengths():
 
 
 def test_balanced_epochs_have_equally_many_rows_of_each_class_and_reach_all_rows():
-    classes = np.repeat([0, 1, 2], [70, 20, 10])
-    drawn = [batches.draw_batches(np.full(100, 5), 10, 0, epoch, classes).ravel() for epoch in range(10)]
-    for rows in drawn:
-        assert sorted(np.bincount(classes[rows])) == [33, 33, 34]
-        assert max(np.bincount(rows)) <= 4  # 34 rows drawn from 10
-    assert set(np.concatenate(drawn).tolist()) == set(range(100))
+    classes = np.repeat([0, 1, 2], [70, 20, 11])
+    drawn = [batches.draw_batches(np.full(101, 5), 10, 0, epoch, classes).ravel() for epoch in (*range(10), 0)]
+    np.testing.assert_array_equal(drawn[0], drawn[-1])
+    for epoch in drawn:
+        rows = epoch[epoch >= 0]
+        assert sorted(np.bincount(classes[rows])) == [33, 34, 34]
+        assert max(np.bincount(rows)) <= 4  # 34 rows drawn from 11
+    assert set(np.concatenate(drawn).tolist()) == {-1, *range(101)}
 
 
 def test_grouping_by_length_does_not_bias_the_order_of_lengths():

@@ -59,17 +59,15 @@ def test_a_teacher_predicts_with_its_own_window_length(options, monkeypatch: pyt
     monkeypatch.setattr(distillation, "KerasRunner", Runner)
     features = head.featurize(examples, tokenizer, 4)  # the student's windows have two tokens
     options = dataclasses.replace(options, teacher="folder", teacher_weight=0.5)
-    prepare = functools.partial(
-        distillation.prepare_distillation, task, examples, options=options, strategy=tf.distribute.get_strategy()
-    )
+    settings = {"options": options, "strategy": tf.distribute.get_strategy()}
+    prepare = functools.partial(distillation.prepare_distillation, task, examples, **settings)
     found, _ = prepare(features)
     assert found.targets["labels"].tolist() == [[0, 0, 1, 2, 2, 2]] * 3 + [[1, 0, 0, 0, 5, 0]]
     unlabelled = dataclasses.replace(features, targets={})
     assert_rejected("--teacher_weight=1", prepare, unlabelled)
     options = dataclasses.replace(options, teacher_weight=1.0)
-    assert prepare(unlabelled, options=options)[0].targets["labels"].tolist() == [[0, 0, 0, 2, 2, 2]] * 3 + [
-        [0, 0, 0, 0, 5, 0]
-    ]
+    found, _ = prepare(unlabelled, options=options)
+    assert found.targets["labels"].tolist() == [[0, 0, 0, 2, 2, 2]] * 3 + [[0, 0, 0, 0, 5, 0]]
     teacher.task_spec["labels"] = ["b", "a", "c"]
     assert_rejected(("folder", teacher.task_spec["labels"], ["a", "b", "c"]), prepare, features)
 

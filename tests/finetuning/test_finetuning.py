@@ -198,14 +198,12 @@ def test_a_run_from_a_fine_tuned_model_weights_classes_and_evaluates_its_own_mod
     np.testing.assert_array_equal(row_weights, 2.0 + features.targets["labels"])
 
 
-@pytest.mark.usefixtures("skip_training")
-def test_a_run_that_failed_before_training_can_be_started_with_other_options(options):
+def test_a_run_that_failed_before_training_can_be_started_with_other_options(options, skip_training):
     assert_rejected(("'typo'", "pooler"), runner.run, change(options, **SHORT, freeze=["typo"]))
     runner.run(change(options, **SHORT, on_bad_row="skip"))
 
 
-@pytest.mark.usefixtures("skip_training")
-def test_a_note_counts_the_evaluation_rows_that_are_also_training_rows(options, capsys):
+def test_a_note_counts_the_evaluation_rows_that_are_also_training_rows(options, capsys, skip_training):
     train, dev = (pathlib.Path(path) for path in (options.task_options.train_file, options.task_options.eval_file))
     write_text(dev, dev.read_text() + "\n".join(train.read_text().splitlines()[1:4]))
     runner.run(change(options, **SHORT))
@@ -279,8 +277,7 @@ def test_invalid_options_are_rejected_before_training(options, changes, names):
     assert not pathlib.Path(options.output_dir, "train.jsonl").exists()  # the run stopped before training
 
 
-@pytest.mark.usefixtures("skip_training")
-def test_multi_label_results_contain_the_scores_of_each_label(options, tmp_path):
+def test_multi_label_results_contain_the_scores_of_each_label(options, tmp_path, skip_training):
     several = mark_one_row_with_both_labels(options)
     scores = runner.run(change(several, do_predict=False, num_train_epochs=1.0))
     results = json.loads((tmp_path / "run" / "results.json").read_text())

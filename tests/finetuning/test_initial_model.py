@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ def pretrained(tmp_path: pathlib.Path) -> str:
     return str(folder)
 
 
-def write_classifier(folder: pathlib.Path, part: str = SEQUENCE_CLASSIFIER, labels: Any = None, **fields: Any) -> str:
+def write_classifier(folder: pathlib.Path, part: str = SEQUENCE_CLASSIFIER, labels=None, **fields) -> str:
     """Writes a Hugging Face folder with a classifier."""
     parts = (PRETRAINING | {part}) - {"masked-LM head", "next-sentence head"}
     checkpoint = sample(CONFIG, parts, classes=len(labels or "ab"))
@@ -62,10 +61,8 @@ def test_a_vocabulary_unlike_the_checkpoints_is_rejected(pretrained: str, fine_t
         own = write_vocab(tmp_path / "own.txt", words)
         names = (own, folder, "--vocab_file", *names)
         assert_rejected(names, read_initial_model, folder, LoadOverrides(vocab_file=own))
-    assert (
-        read_initial_model(pretrained, LoadOverrides(vocab_file=write_vocab(tmp_path / "own.txt"))).vocab.split()
-        == WORDS
-    )
+    same = LoadOverrides(vocab_file=write_vocab(tmp_path / "own.txt"))
+    assert read_initial_model(pretrained, same).vocab.split() == WORDS
 
 
 def test_unused_tokens_may_differ(tmp_path: pathlib.Path):
@@ -156,7 +153,7 @@ def test_a_head_is_reused_for_the_same_classes_and_kind(stored, model_class, set
     (TOKEN_CLASSIFIER, TextClassifier, None), (SEQUENCE_CLASSIFIER, TokenTagger, None),
     (SEQUENCE_CLASSIFIER, TextClassifier, "regression"),
 ])  # fmt: skip
-def test_labels_are_not_taken_from_a_head_of_another_kind(part: str, model_class: Any, kind: str | None, tmp_path):
+def test_labels_are_not_taken_from_a_head_of_another_kind(part: str, model_class, kind: str | None, tmp_path):
     folder = write_classifier(tmp_path / "hf", part, labels=("B-PER", "O"), kind=kind)
     assert model_class.from_checkpoint(folder).labels is None
 

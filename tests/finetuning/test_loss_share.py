@@ -1,6 +1,5 @@
 """A replica's share of the loss: the shares add up to the loss of the batch, and padding has no effect."""
 
-from typing import Any
 from unittest import mock
 
 import keras
@@ -15,7 +14,7 @@ from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import KINDS
 from official_bert.kinds.vectors.model import RankingLoss
-from tests.finetuning.random_features import CLASSES, random_features
+from tests.finetuning.conftest import CLASSES, random_features
 from tests.make import assert_rejected
 
 ROWS, PADDING, LENGTH = 5, 3, 4
@@ -31,12 +30,12 @@ def make_batch(kind: str):
     return inputs, labels, dict.fromkeys(labels, outputs) if kind == "question_answering" else outputs
 
 
-def make_share(kind: str, **settings: Any) -> LossShare:
+def make_share(kind: str, **settings) -> LossShare:
     head = SPECS[kind](labels=tuple("abcd"))
     return LossShare(create_kind_model(head).loss(), loss_weights=head.loss_weights(), **settings)
 
 
-def sum_shares(share: LossShare, batch: tuple, sizes: tuple[int, ...] = (8,), weights: Any = None) -> float:
+def sum_shares(share: LossShare, batch: tuple, sizes: tuple[int, ...] = (8,), weights=None) -> float:
     """Returns the sum of the loss shares of replicas with the given numbers of rows."""
     count, total, start = share.count(*batch[:2]), 0.0, 0
     for size in sizes:
@@ -64,7 +63,7 @@ def loss_by_hand(kind: str, labels, outputs, weights) -> float:
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighed"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_shares_add_up_to_the_mean_over_real_rows(kind: str, weights: Any):
+def test_loss_shares_add_up_to_the_mean_over_real_rows(kind: str, weights):
     inputs, labels, outputs = make_batch(kind)
     share = make_share(kind)
     assert float(share.count(inputs, labels)) == (np.sum(labels >= 0) if kind == "tagging" else ROWS)
@@ -138,7 +137,7 @@ def test_a_full_batch_has_the_loss_of_keras_for_any_reduction():
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS[:LENGTH]], ids=["plain", "weighed"])
-def test_a_custom_token_loss_applies_the_row_weights(weights: Any):
+def test_a_custom_token_loss_applies_the_row_weights(weights):
     """The numbers of rows and tokens are equal, so that a wrong axis would raise no error."""
     own = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=NO_LABEL)
     batch = tf.nest.map_structure(lambda each: each[:LENGTH], make_batch("tagging"))

@@ -1,6 +1,5 @@
 import re
 import types
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ OUTCOMES = [
 ]
 
 
-def format_card(settings: dict[str, Any] | None = None, **evaluation: Any) -> list[str]:
+def format_card(settings=None, **evaluation) -> list[str]:
     """Returns the lines of the card of a run that was evaluated on the dev part."""
     evaluations = {"dev": Evaluation(scores={"accuracy": 4 / 6}, outcomes=OUTCOMES, **evaluation)}
     return model_card.format_model_card(TASK, settings or {}, evaluations).splitlines()

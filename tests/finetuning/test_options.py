@@ -1,5 +1,4 @@
 import dataclasses
-import pathlib
 import re
 
 import pytest
@@ -50,10 +49,6 @@ def test_each_task_has_its_own_options_and_defaults():
 
 
 def test_optimizer_flags_cannot_change_when_a_run_is_resumed():
-    options = parse("--task=sst-2", "--weight_decay=0", "--adam_beta2=0.98", "--max_grad_norm=0.5")[0]
-    settings = options.optimizer_settings
-    assert (settings["weight_decay_rate"], settings["beta_2"], settings["clip_norm"]) == (0.0, 0.98, 0.5)
-    assert settings["adam_bias_correction"]
     assert {field.name for field in dataclasses.fields(AdamOptions)} <= locked_options(FinetuningOptions)
 
 
@@ -83,7 +78,7 @@ def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
     ("train_file", "predictions_dev.tsv"), ("eval_file", "predictions_test.tsv"),
     ("predict_file", "predictions_dev.tsv"), ("predict_file", "other.tsv"),
 ])  # fmt: skip
-def test_predictions_must_not_overwrite_the_input_table(flag: str, name: str, tmp_path: pathlib.Path):
+def test_predictions_must_not_overwrite_the_input_table(flag: str, name: str, tmp_path):
     table = TableOptions(**{"train_file": "a.csv", flag: f"{tmp_path}/./{name}"})
     changes = {"task": "table", "task_options": table, "output_dir": str(tmp_path), "do_predict": True}
     if name == "other.tsv":
@@ -100,7 +95,7 @@ def test_options_of_unknown_and_other_tasks_are_refused():
 
 
 @pytest.mark.parametrize("task", TASK_OPTIONS)
-def test_every_task_is_made_from_its_options(task: str, tmp_path: pathlib.Path):
+def test_every_task_is_made_from_its_options(task: str, tmp_path):
     write_text(tmp_path / "train.txt", "a X\n")
     options = TASK_OPTIONS[task](data_dir=str(tmp_path))
     if isinstance(options, TableOptions):
@@ -118,7 +113,7 @@ def test_every_task_is_made_from_its_options(task: str, tmp_path: pathlib.Path):
     ({}, {}, ("other", ["dev"]), ("training", "vocabulary")),
     ({}, {}, ("train", ["other"]), ("evaluation", "--do_train")),
 ])  # fmt: skip
-def test_resuming_needs_the_same_options_and_data(changes, task_changes, digests, names, tmp_path: pathlib.Path):
+def test_resuming_needs_the_same_options_and_data(changes, task_changes, digests, names, tmp_path):
     first = make_options(task="squad", task_options=SquadOptions(), output_dir=str(tmp_path))
     training.write_or_compare_options(first, "any", [])
     training.write_or_compare_options(first, "train", ["dev"])  # nothing has been trained yet
@@ -136,6 +131,5 @@ def test_unset_options_default_to_the_settings_of_the_trained_model():
     trained = SquadV2Options(n_best_size=7).merge_trained(task_spec)
     assert trained == SquadV2Options(doc_stride=64, n_best_size=7, null_score_diff_threshold=-1.5)
     given = parse("--task=squad_v2", "--doc_stride=128")[0].given_flags  # the default
-    assert SquadV2Options().merge_trained(task_spec, given) == dataclasses.replace(
-        trained, doc_stride=128, n_best_size=5
-    )
+    expected = dataclasses.replace(trained, doc_stride=128, n_best_size=5)
+    assert SquadV2Options().merge_trained(task_spec, given) == expected

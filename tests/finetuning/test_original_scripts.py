@@ -1,23 +1,20 @@
 """run_classifier and run_squad accept the commands from the original's documentation."""
 
 import json
-import pathlib
 import types
-from typing import Any
 
 import pytest
 
 from official_bert.commands import RUN_CLASSIFIER, RUN_SQUAD
 from official_bert.finetuning import original_scripts
 from official_bert.tasks.options import TaskOptions
-from official_bert.utils.command_line import Command
 from tests.conftest import slow_after
 from tests.make import assert_rejected, tiny_config, write_text, write_vocab
 
 pytestmark = pytest.mark.usefixtures("skip_training")
 
 
-def run(command: Command, folder: pathlib.Path, flags: str) -> pathlib.Path:
+def run(command, folder, flags: str):
     """Runs a command with a new model in a folder, and returns its output folder."""
     config = write_text(folder / "bert_config.json", tiny_config(num_hidden_layers=1).to_json())
     flags += f" --bert_config_file={config} --vocab_file={write_vocab(folder / 'vocab.txt')} --max_seq_length=16"
@@ -27,13 +24,13 @@ def run(command: Command, folder: pathlib.Path, flags: str) -> pathlib.Path:
     return folder / "out"
 
 
-def write_mrpc(folder: pathlib.Path, *splits: str) -> None:
+def write_mrpc(folder, *splits: str) -> None:
     for split in splits:
         header = f"{'index' if split == 'test' else 'Quality'}\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
         write_text(folder / f"{split}.tsv", header + "1\t1\t2\tthe cat\ta dog\n0\t3\t4\tthe sun\ta mat\n")
 
 
-def test_run_classifier_writes_the_originals_files(tmp_path: pathlib.Path):
+def test_run_classifier_writes_the_originals_files(tmp_path):
     write_mrpc(tmp_path, "train", "dev", "test")
     flags = f"--task_name=MRPC --data_dir={tmp_path} --do_train=true --do_eval=true --do_predict=true"
     output = run(RUN_CLASSIFIER, tmp_path, flags)
@@ -51,18 +48,18 @@ def test_run_classifier_writes_the_originals_files(tmp_path: pathlib.Path):
     assert (run(RUN_CLASSIFIER, tmp_path, flags) / "test_results.tsv").read_text().splitlines() == results
 
 
-def test_the_matched_part_of_mnli_gives_the_originals_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_matched_part_of_mnli_gives_the_originals_files(tmp_path, monkeypatch):
     folder, scores = tmp_path / "[1]", {"dev_matched": {"accuracy": 0.5}, "dev_mismatched": {"accuracy": 0.25}}
     for name, probability in (("matched", 0.75), ("mismatched", 0.125)):
         write_text(folder / f"predictions_test_{name}.tsv", f"id\tprediction\texpected\ta\n0\ta\t\t{probability}\n")
     monkeypatch.setattr(original_scripts, "_finetune", lambda *_: scores)
-    options: Any = types.SimpleNamespace(output_dir=str(folder), do_predict=True)
+    options = types.SimpleNamespace(output_dir=str(folder), do_predict=True)
     original_scripts.run_classifier(options, original_scripts.OriginalOptions(), TaskOptions())
     assert (folder / "eval_results.txt").read_text() == "eval_accuracy = 0.5\n"
     assert (folder / "test_results.tsv").read_text() == "0.75\n"
 
 
-def test_a_sweep_and_a_missing_test_file_are_rejected_before_training(tmp_path: pathlib.Path):
+def test_a_sweep_and_a_missing_test_file_are_rejected_before_training(tmp_path):
     write_mrpc(tmp_path, "train", "dev")
     flags = f"--task_name=MRPC --data_dir={tmp_path} --do_train --do_predict"
     assert_rejected((tmp_path, "test.tsv"), run, RUN_CLASSIFIER, tmp_path, flags)
@@ -72,7 +69,7 @@ def test_a_sweep_and_a_missing_test_file_are_rejected_before_training(tmp_path: 
 
 
 @pytest.mark.parametrize("version_2", slow_after(1, [True, False]))
-def test_run_squad_writes_the_originals_files(tmp_path: pathlib.Path, version_2: bool):
+def test_run_squad_writes_the_originals_files(tmp_path, version_2: bool):
     questions = [{"id": "a", "question": "who", "answers": [{"text": "the cat", "answer_start": 0}]}]
     questions += [{"id": "b", "question": "dog", "answers": [], "is_impossible": True}] * version_2
     paragraphs = [{"context": "the cat sat", "qas": questions}]

@@ -1,11 +1,9 @@
 """Fine-tuning on several replicas gives the steps, losses and predictions of one device."""
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
-from typing import Any
 
 import keras
 import numpy as np
@@ -29,10 +27,8 @@ from official_bert.optimization import distribution
 from official_bert.runs.training_log import read_log
 from official_bert.tokenization.casing import UNCASED
 from official_bert.training import replicas
-from official_bert.training.replicas import make_length_buckets
 from tests.conftest import ROOT
-from tests.finetuning.conftest import write_table
-from tests.finetuning.random_features import CLASSES, random_features
+from tests.finetuning.conftest import CLASSES, random_features, write_table
 from tests.make import VOCAB, assert_equal_weights, tiny_config, write_text
 from tests.processes import run_marked_tests, worker_environments
 
@@ -61,7 +57,7 @@ def make_trainer(kind: str, strategy: str, head_dropout: float = 0.0, micro_batc
     return trainer
 
 
-def train(kind: str, strategy: str, micro_batches: int = 1) -> dict[str, Any]:
+def train(kind: str, strategy: str, micro_batches: int = 1):
     """Returns losses, weights and predictions after 20 steps."""
     trainer, features = make_trainer(kind, strategy, 0.0, micro_batches), random_features(kind, ROWS, longest=24)
     losses = [0.0]
@@ -72,7 +68,7 @@ def train(kind: str, strategy: str, micro_batches: int = 1) -> dict[str, Any]:
     return {name: np.concatenate([np.ravel(each) for each in values]) for name, values in arrays.items()}
 
 
-def assert_alike(kind: str, one: dict[str, Any], other: dict[str, Any]) -> None:
+def assert_alike(kind: str, one, other) -> None:
     """Prints the largest differences, and asserts that they are small."""
     found = {name: float(np.abs(value - other[name]).max()) for name, value in one.items()}
     print(f"{kind}: " + ", ".join(f"{name} {value:.1e}" for name, value in found.items()))
@@ -85,11 +81,11 @@ def compiled_lengths(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
     """Pads batches to the few lengths that a TPU compiles, and returns these lengths."""
     monkeypatch.setattr(distribution, "needs_static_shapes", lambda strategy: True)
     monkeypatch.setattr(replicas, "_SHORTEST_BUCKET", 8)
-    return make_length_buckets(24)
+    return replicas.make_length_buckets(24)
 
 
 def test_batches_for_a_tpu_have_few_lengths():
-    lengths = {length: make_length_buckets(length) for length in (384, 128, 20)}
+    lengths = {length: replicas.make_length_buckets(length) for length in (384, 128, 20)}
     assert lengths == {384: (32, 64, 128, 256, 384), 128: (32, 64, 128), 20: (20,)}
     features = random_features(CLASSIFICATION, ROWS, longest=24)
     for row, length in enumerate(row_lengths(features)):
@@ -150,7 +146,7 @@ def test_fit_is_correct_if_a_device_gets_no_row_of_the_last_batch():
     features = random_features(CLASSIFICATION, 9, longest=24)
     labels = features.targets["labels"]
 
-    def fit(rate: float) -> tuple[keras.Model, dict[str, Any]]:
+    def fit(rate: float):
         with distribution.get_strategy("mirrored").scope():
             model = build_classifier(build_encoder(CONFIG, seed=1), CLASSES, rate, seed=1)
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -174,7 +170,7 @@ def test_two_devices_with_tpu_lengths_take_the_same_steps_as_one(compiled_length
 
 
 @pytest.mark.two_devices
-def test_a_run_can_be_resumed_under_any_other_strategy(tmp_path: pathlib.Path):
+def test_a_run_can_be_resumed_under_any_other_strategy(tmp_path):
     """Equal bit for bit with the same number of replicas, and like one device with another number."""
     features, half = random_features(CLASSIFICATION, ROWS, longest=24), STEPS // 2
 
@@ -210,7 +206,7 @@ def test_one_replica_takes_exactly_the_steps_of_one_device():
 
 @pytest.mark.slow
 @pytest.mark.core
-def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
+def test_two_workers_equal_one_device(tmp_path, vocab_file: str):
     """Launches two real processes with the command. They train, evaluate and predict."""
     train_file, eval_file = (write_table(tmp_path / f"{rows}.csv", rows, rows) for rows in (21, 11))
     init = write_text(tmp_path / "config.json", CONFIG.to_json())
@@ -223,7 +219,7 @@ def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
     alone = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     launches = [("one", "one_device", alone), *(("two", "multi_worker", each) for each in worker_environments(2))]
     launches += [(name, "multi_worker", each) for name, each in zip("ab", worker_environments(2), strict=True)]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": ROOT}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": ROOT}
     processes = []
     for name, strategy, environment in launches:
         flags = [f"--output_dir={tmp_path / name}", f"--distribution_strategy={strategy}"]

@@ -50,8 +50,7 @@ def test_a_score_that_a_run_lacks_has_no_mean_and_one_seed_has_no_deviation():
     ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("done")
-def test_a_sweep_prefers_the_smallest_value_of_an_error_metric(options, capsys):
+def test_a_sweep_prefers_the_smallest_value_of_an_error_metric(options, capsys, done):
     options = change(
         options, label_kind="regression", metric_for_best_model="mean_absolute_error", do_predict=False,
         grid_learning_rates=["2e-3", "1e-3"], random_seeds=["1", "3"],

@@ -1,26 +1,25 @@
-"""Exact values of a fine-tuning step: learning rates, seeds, losses and weights."""
+"""The fine-tuning loop: learning rates, seeds, losses and weights of its steps, when it logs, and when it stops."""
 
 import dataclasses
 import itertools
 import types
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints.checkpoint import LoadedModel
-from official_bert.finetuning import batches, training_step
+from official_bert.finetuning import batches, training, training_step
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer, count_steps
 from official_bert.finetuning.training import _Run
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.features import LABELS, TEXTS, row_lengths
-from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import Dropout
+from official_bert.runs.training_log import EVAL, TrainingLog
 from official_bert.tokenization.casing import UNCASED
-from tests.finetuning.random_features import random_features
+from tests.finetuning.conftest import random_features
 from tests.make import VOCAB, assert_rejected, list_weights, tiny_config
 
 OPTIONS = FinetuningOptions(
@@ -30,7 +29,7 @@ OPTIONS = FinetuningOptions(
 ROWS = 12  # three batches
 
 
-def make_trainer(head: KindSpec = ClassificationSpec(labels=tuple("abcd")), **changes) -> Trainer:  # noqa: B008
+def make_trainer(head=ClassificationSpec(labels=tuple("abcd")), **changes) -> Trainer:  # noqa: B008
     initial_model, options = LoadedModel(tiny_config(), {}, VOCAB, UNCASED), dataclasses.replace(OPTIONS, **changes)
     return Trainer(head, initial_model, options, ROWS)
 
@@ -43,19 +42,12 @@ def find_moves(**changes) -> dict[str, np.ndarray]:
     return {path: value - before[path] for path, value in list_weights(trainer.model).items()}
 
 
-def test_the_learning_rate_warms_up_and_decays_to_zero():
-    schedule = make_trainer().schedule
-    rates = [float(schedule(step)) for step in range(11)]
-    np.testing.assert_allclose(rates, [0.0, 0.005, 0.008, 0.007, 0.006, 0.005, 0.004, 0.003, 0.002, 0.001, 0.0], 1e-5)
-
-
-def test_the_logged_learning_rate_is_the_rate_of_the_last_step():
-    trainer = make_trainer()
-    rates = []
-    for steps in (0, 1, 2, 3):
+def test_the_learning_rate_warms_up_decays_to_zero_and_is_logged_for_the_last_step():
+    trainer, expected = make_trainer(), [0.0, 0.005, 0.008, 0.007, 0.006, 0.005, 0.004, 0.003, 0.002, 0.001, 0.0]
+    np.testing.assert_allclose([float(trainer.schedule(step)) for step in range(11)], expected, 1e-5)
+    for steps, rate in ((0, 0.0), (1, 0.0), (2, 0.005), (3, 0.008)):
         trainer.optimizer.iterations.assign(steps)
-        rates.append(trainer.learning_rate())
-    np.testing.assert_allclose(rates, [0.0, 0.0, 0.005, 0.008], 1e-5)
+        assert trainer.learning_rate() == pytest.approx(rate, rel=1e-5)
 
 
 def test_each_log_line_has_the_mean_loss_since_the_previous_line():
@@ -80,7 +72,7 @@ def test_a_run_can_be_resumed_in_the_middle_of_an_epoch(monkeypatch: pytest.Monk
     seen: list[list[int]] = []
     monkeypatch.setattr(trainer, "_step", lambda inputs: 0.0)
 
-    def pad_rows(features: Any, rows: Any, *_: Any, **__: Any) -> Any:
+    def pad_rows(features, rows, *_, **__):
         seen.append(rows.tolist())
         return ({"input_mask": rows},)
 
@@ -111,7 +103,7 @@ def test_batches_are_drawn_with_the_options_of_the_run(monkeypatch: pytest.Monke
 
 
 def test_the_training_step_has_the_options_that_save_memory(monkeypatch: pytest.MonkeyPatch):
-    given: dict[str, Any] = {}
+    given: dict = {}
     monkeypatch.setattr("official_bert.finetuning.trainer.TrainingStep", lambda *_, **settings: given.update(settings))
     make_trainer(gradient_accumulation_steps=2, rematerialize=True)
     assert given == {"seed": 7, "micro_batches": 2, "rematerialize": True, "is_compiled": False}
@@ -185,3 +177,31 @@ def test_the_dropout_seed_depends_on_run_step_and_replica(replica: int, seed: in
 ])  # fmt: skip
 def test_an_incomplete_last_batch_is_a_step(num_rows: int, changes: dict, expected: tuple[int, int, int]):
     assert count_steps(dataclasses.replace(OPTIONS, **changes), num_rows) == expected
+
+
+@pytest.mark.parametrize(("scores", "patience", "has_stopped"), [
+    ([], 1, False), ([0.5], 1, False), ([0.6, 0.5], 1, True), ([0.6, 0.5, 0.5], 2, True), ([0.6, 0.5, 0.7], 2, False),
+    ([0.5, 0.6, 0.6], 1, True),  # an equal score is not an improvement
+    ([0.5, 0.6, 0.6], 2, False), ([0.9, *[0.1] * 9], 0, False),
+])  # fmt: skip
+def test_early_stopping_counts_evaluations_since_the_best_score(scores, patience, has_stopped):
+    assert training.has_stopped_improving(scores, patience) == has_stopped
+
+
+@pytest.mark.parametrize(("log_steps", "eval_steps", "num_steps", "expected"), [
+    (4, 6, 12, [4, 8, 12]), (None, 6, 12, [*range(1, 13)]),
+    (None, 10, 80, [4, 7, 10, 14, 17, 20]),  # three lines in ten steps, the last one at the evaluation
+    (None, 120, 10_000, [40, 80, 120]),
+])  # fmt: skip
+def test_log_lines_are_evenly_spaced_between_evaluations(log_steps, eval_steps, num_steps, expected):
+    steps = range(1, max(expected) + 1)
+    assert [step for step in steps if training._is_logged(step, log_steps, eval_steps, num_steps)] == expected
+
+
+def test_the_scores_of_a_resumed_run_are_higher_if_they_are_better(tmp_path):
+    for step, error in ((1, 0.7), (2, 0.5)):
+        TrainingLog(str(tmp_path), step).write(EVAL, step, {"dev/mean_absolute_error": error})
+    run = _Run.__new__(_Run)
+    run._options, run._trainer = types.SimpleNamespace(output_dir=str(tmp_path)), types.SimpleNamespace(eval_steps=1)
+    run._step, run._sign, run._deciding_score = 2, -1.0, "dev/mean_absolute_error"
+    assert run._read_scores() == [-0.7, -0.5]

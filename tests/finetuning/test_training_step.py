@@ -19,7 +19,7 @@ from official_bert.optimization.finetuning_optimizer import create_bert_optimize
 from official_bert.optimization.optimizers import BertAdamW, KerasAdamW, Lamb, LayerwiseAdamW
 from official_bert.training.forward_pass import make_forward_pass
 from tests.conftest import slow_after
-from tests.finetuning.random_features import random_features
+from tests.finetuning.conftest import random_features
 from tests.make import VOCAB, tiny_config
 
 OPTIMIZER = {"num_steps": 10, "learning_rate": 1e-4, "warmup_proportion": 0.0, "layer_decay": 1.0}

@@ -105,17 +105,12 @@ def test_dropout_depends_on_the_seed():
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_fit_with_initial_epoch_keeps_the_optimizer():
-    model = build()
+def test_fit_keeps_the_optimizer_with_initial_epoch_and_replaces_it_for_other_trainable_variables():
+    model, optimizers = build(), []
     model.compile(run_eagerly=True)
     for settings, steps in (({}, 1), ({"epochs": 2, "initial_epoch": 1}, 2), ({}, 1)):
         model.fit(TEXTS, LABELS, verbose=0, **settings)
         assert int(model.optimizer.iterations) == steps
-
-
-def test_fit_with_other_trainable_variables_creates_a_new_optimizer():
-    model, optimizers = build(), []
-    model.compile(run_eagerly=True)
     for layer in ("position_embeddings", "position_embeddings", "word_embeddings"):
         model.freeze(layer)
         model.fit(TEXTS[:2], LABELS[:2], verbose=0)
@@ -200,9 +195,8 @@ def test_sample_weights_of_a_regressor_work_as_in_keras():
     assert figures["mae"] == pytest.approx(np.average(np.abs(errors), weights=weights), rel=1e-5)
 
 
-@pytest.mark.usefixtures("pause_collection")
 @pytest.mark.parametrize("data", [(TEXTS, LABELS), (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),)])
-def test_a_trained_model_can_be_quantized(data):
+def test_a_trained_model_can_be_quantized(data, pause_collection):
     model = build()
     model.compile("sgd", run_eagerly=True)
     model.fit(*data, verbose=0)

@@ -13,21 +13,15 @@ import official_bert
 from official_bert.keras_models import fitting_model
 from official_bert.keras_models.inputs import Inputs
 from official_bert.keras_models.losses_and_metrics import check_losses, check_metrics
-from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.losses import MetricOfClasses, TagAccuracy, TaggingLoss
 from official_bert.kinds.model import create_kind_model
-from official_bert.kinds.multi_label.spec import MultiLabelSpec
-from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec
-from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
-from official_bert.kinds.regression.spec import RegressionSpec
-from official_bert.kinds.tagging.spec import TaggingSpec
-from official_bert.kinds.vectors.spec import VectorSpec
 from tests.make import VOCAB, assert_mentions, assert_rejected, refusal
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat"]
-ONE_CLASS, SEVERAL = ClassificationSpec(labels=("0", "1")), MultiLabelSpec(labels=("0", "1"))
-TAGS = TaggingSpec(labels=("0", "1"))
+HEAD_OF = {kind: spec(labels=("0", "1")) for kind, spec in SPECS.items()}
+ONE_CLASS, SEVERAL, VALUES, TAGS = map(HEAD_OF.get, ("classification", "multi_label", "regression", "tagging"))
 
 ROWS = 12
 Y_BY_KIND = {
@@ -36,7 +30,7 @@ Y_BY_KIND = {
     "several labels": (np.arange(ROWS * 3).reshape(ROWS, 3) % 5 < 2).astype(float),
     "values": 1.0 + np.arange(ROWS)[:, None] % 3,
 }
-HEADS = {"two classes": ONE_CLASS, "four classes": ONE_CLASS, "several labels": SEVERAL, "values": RegressionSpec()}
+HEADS = {"two classes": ONE_CLASS, "four classes": ONE_CLASS, "several labels": SEVERAL, "values": VALUES}
 TRADE_OFFS = ("PrecisionAtRecall", "RecallAtPrecision", "SensitivityAtSpecificity", "SpecificityAtSensitivity")
 # Metrics that read the second of two classes. With more classes, they read all decisions.
 DECISIONS = {"BinaryAccuracy", "BinaryCrossentropy", "BinaryIoU", "AUC", "Precision", "Recall", *TRADE_OFFS} | {
@@ -144,11 +138,12 @@ def test_each_supported_metric_has_the_expected_value(kind: str, loss: str | Non
         np.testing.assert_allclose(found[name], compute_metric(name, kind), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(("head", "num_losses", "num_metrics"), [
-    (ONE_CLASS, 12, 32), (SEVERAL, 8, 22), (RegressionSpec(), 7, 8), (TAGS, 1, 1), (QuestionAnsweringSpec(), 1, 3),
-    (MultipleChoiceSpec(num_choices=4), 1, 3), (VectorSpec(), 5, 5),
+@pytest.mark.parametrize(("kind", "num_losses", "num_metrics"), [
+    ("classification", 12, 32), ("multi_label", 8, 22), ("regression", 7, 8), ("tagging", 1, 1), ("vectors", 5, 5),
+    ("question_answering", 1, 3), ("multiple_choice", 1, 3),
 ])  # fmt: skip
-def test_unsupported_losses_and_metrics_are_rejected_with_a_list_of_supported_ones(head, num_losses, num_metrics):
+def test_unsupported_losses_and_metrics_are_rejected_with_a_list_of_supported_ones(kind, num_losses, num_metrics):
+    head = HEAD_OF[kind]
     model = create_kind_model(head)
     assert (len(model.keras_losses), len(model.keras_metrics)) == (num_losses, num_metrics)
     for module, check, fitting in (
@@ -225,7 +220,7 @@ def test_losses_and_metrics_are_recognized_by_name_class_and_function():
         assert_rejected(f"{line}, ignore_class=-1)", check_losses, given, TAGS)
     for given in ("binary_crossentropy", "crossentropy"):
         assert_rejected("keras.losses.BinaryCrossentropy(from_logits=True)", check_losses, given, SEVERAL)
-    assert_rejected(("SparseCategoricalCrossentropy", "regression"), check_losses, "ce", RegressionSpec())
+    assert_rejected(("SparseCategoricalCrossentropy", "regression"), check_losses, "ce", VALUES)
     assert_rejected(("label -1", "ignore_class=-1"), check_losses, sparse(from_logits=True), TAGS)
     metrics = check_metrics(["auc", "ce", "f1_score", keras.metrics.AUC, keras.metrics.kl_divergence], ONE_CLASS)
     assert re.fullmatch(r"auc ce f1_score auc(_\d+)? kl\w+", " ".join(metric.name for metric in metrics))
@@ -236,7 +231,7 @@ def test_losses_and_metrics_of_logits_are_unchanged():
     tagging = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     for loss in (binary, "mse", "hinge", lambda y, logits: logits, TaggingLoss()):
         assert check_losses(loss, SEVERAL) is loss
-    assert check_losses({"value": "poisson"}, RegressionSpec()) == {"value": "poisson"}
+    assert check_losses({"value": "poisson"}, VALUES) == {"value": "poisson"}
     assert check_losses(tagging, TAGS) is tagging
     precision, accuracy = keras.metrics.Precision(thresholds=0), keras.metrics.BinaryAccuracy(threshold=0.0)
     listed = keras.metrics.Precision(thresholds=[0])
@@ -272,13 +267,6 @@ def test_a_model_that_was_saved_with_a_loss_of_probabilities_is_loaded_without_i
     loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))
     assert "from_logits=True" in capsys.readouterr().out
     np.testing.assert_array_equal(loaded.predict(TEXTS), model.predict(TEXTS))
-
-
-def test_a_wrapped_metric_is_saved_with_its_settings():
-    metric = MetricOfClasses(keras.metrics.FBetaScore(beta=2.0), True, name="f2")
-    again = MetricOfClasses.from_config(metric.get_config())
-    assert again.name == "f2"
-    assert again.metric.get_config() == metric.metric.get_config()
 
 
 @pytest.mark.parametrize(("metric", "is_two_class"), [

@@ -178,8 +178,7 @@ def test_an_exported_masked_lm_fills_masks_as_the_model_does(tmp_path):
     assert [len(candidates) for candidates in model.fill(texts, top_k=2)[1]] == [2, 2]
 
 
-@pytest.mark.usefixtures("pause_collection")
-def test_dense_layers_support_int8_and_lora(tmp_path):
+def test_dense_layers_support_int8_and_lora(tmp_path, pause_collection):
     model, other, path = build(), build(), str(tmp_path / "model.keras")
     names = ("--format", "openvino", "saved_model", "onnx", "litert")
     assert_rejected(names, model.export, str(tmp_path / "out"), "openvino")
@@ -208,7 +207,6 @@ def test_dense_layers_support_int8_and_lora(tmp_path):
     ("tagger", [["a", None]], ["D N"], ("x[0][1]", None)),
     ("tagger", ["the cat"], ["D X"], ("y[0][1]", "'X'", "D", "N", "V")),
     ("answerer", (["who"], ["the cat"]), ["dog"], ("y[0]", "'dog'", "context")),
-    ("choice", [("the", ["a", "b"])], [0], ("x[0]", 2, 4)),
     ("choice", [("the cat", ["sat", "ran", "on", "the mat"])], [4], ("y[0]", 4)),
 ])  # fmt: skip
 def test_invalid_examples_are_reported(name, x, y, names):

@@ -6,10 +6,11 @@ import pytest
 import tensorflow as tf
 
 import official_bert
+from official_bert.finetuning import batches
 from official_bert.kinds.question_answering import squad_scores
 from official_bert.kinds.tagging import entity_scores
 from official_bert.kinds.tagging.spec import Span
-from tests.make import assert_rejected, build_text_model
+from tests.make import assert_rejected, build_text_model, tiny_config
 
 TEXTS, LABELS = ["the cat sat", "a dog", "ran in the sun", "the mat", "walking"], ["a", "b", "c", "a", "b"]
 slices = tf.data.Dataset.from_tensor_slices
@@ -167,10 +168,8 @@ def test_temperature_and_min_confidence_set_by_hand_take_effect_and_are_saved(tm
     assert model.classify(["the cat"]) == [None]
     model.save(tmp_path / "model.keras")
     model.save_checkpoint(str(tmp_path / "folder"))
-    for read in (
-        official_bert.TextClassifier.load(tmp_path / "model.keras"),
-        official_bert.TextClassifier.from_checkpoint(str(tmp_path / "folder")),
-    ):
+    loaded = official_bert.TextClassifier.load(tmp_path / "model.keras")
+    for read in (loaded, official_bert.TextClassifier.from_checkpoint(str(tmp_path / "folder"))):
         assert (read.temperature, read.min_confidence) == (0.25, 0.999)
     several = build("TextClassifier", multi_label=True, thresholds=[0.0, 1.0])
     assert several.classify(["the cat"]) == [["a"]]
@@ -190,6 +189,54 @@ def test_invalid_decision_settings_are_rejected(multi_label, name, value, names)
     assert_rejected((name, *names), setattr, model, name, value)
     assert model.spec == head
     assert_rejected((name, *names), build, "TextClassifier", **settings, **{name: value})
-    assert_rejected(
-        ("positive_weights", "[2, 1]", "multi_label=True"), build, "TextClassifier", positive_weights=[2, 1]
-    )
+    names = ("positive_weights", "[2, 1]", "multi_label=True")
+    assert_rejected(names, build, "TextClassifier", positive_weights=[2, 1])
+
+
+@pytest.fixture(scope="module")
+def word_tagger():
+    model = build_text_model("TokenTagger", labels=["D", "N", "V"], max_seq_length=8)
+    model.compile(run_eagerly=True)
+    return model
+
+
+def token_losses(model, sentences, tags):
+    """Returns the loss of each word, by sentence."""
+    losses = []
+    for sentence, row in zip(sentences, tags, strict=True):
+        logits = model(model.preprocessor([sentence])).numpy()[0, 1 : 1 + len(row.split())]
+        log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        losses.append(-log[np.arange(len(log)), ["DNV".index(tag) for tag in row.split()]])
+    return losses
+
+
+@pytest.mark.parametrize("copies", [2, 3])  # batches with fewer sentences than positions, and with as many
+def test_the_weight_of_a_sentence_applies_to_its_words(copies, word_tagger):
+    sentences, tags, weights = ["the cat sat", "a dog"] * copies, ["D N V", "D N"] * copies, [3.0, 0.5] * copies
+    losses = token_losses(word_tagger, sentences, tags)
+    expected = sum(weight * each.sum() for weight, each in zip(weights, losses, strict=True)) / (5 * copies)
+    features = word_tagger.spec.featurize(word_tagger.spec.make_examples(sentences, tags), word_tagger._tokenizer, 8)
+    ids, targets = batches.pad_batch(features, np.arange(2 * copies), 8)
+    assert ids["input_ids"].shape == (2 * copies, 6)
+    for x, y in ((sentences, tags), (ids, targets)):
+        loss, *_ = word_tagger.evaluate(x, y, sample_weight=np.array(weights), verbose=0)
+        assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_tagging_loss_does_not_depend_on_the_other_texts_of_a_batch(word_tagger):
+    sentences, tags = ["the cat sat", "a dog", "ran", "the mat"], ["D N V", "D N", "V", "D N"]
+    expected = np.concatenate(token_losses(word_tagger, sentences, tags)).mean()
+    for batch_size in (1, 3):
+        loss, *_ = word_tagger.evaluate(sentences, tags, batch_size=batch_size, verbose=0)
+        assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_masked_lm_loss_does_not_depend_on_the_other_texts_of_a_batch():
+    config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = build_text_model("MaskedLM", config, masked_lm_prob=0.4)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    texts = ["the cat sat on the mat in the sun", "a dog", "ran", "the mat"]
+    expected = model.evaluate(texts, batch_size=4, verbose=0)[0]  # one batch: the mean of its tokens
+    # The weights do not change, and the first epoch masks the same tokens as the evaluation.
+    history = model.fit(texts, batch_size=3, validation_data=texts, verbose=0).history
+    assert [history["loss"], history["val_loss"]] == [pytest.approx([expected], rel=1e-5)] * 2

@@ -1,5 +1,6 @@
-"""Input adapters: the accepted and rejected forms of labels, weights and columns passed to fit."""
+"""The accepted and rejected forms of labels, weights and columns passed to fit, and the weights of classes."""
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +9,8 @@ import tensorflow as tf
 
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.features import Features, concatenate_rows
+from official_bert.kinds.multi_label.model import WeightedBinaryCrossentropy
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.question_answering.questions import Answer
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
@@ -69,9 +72,8 @@ def test_two_columns_are_a_pair_for_any_number_of_rows(number):
     pd.DataFrame({"one": ["a"], "two": ["b"]}), (pd.Series(["a"]), pd.Series(["b"])),
 ])  # fmt: skip
 def test_pairs_are_rejected_by_a_model_for_single_texts(x):
-    assert_rejected(
-        ("x['one']" if isinstance(x, pd.DataFrame) else "x[0]", "pair=True"), CLASSES.make_examples, x, None
-    )
+    place = "x['one']" if isinstance(x, pd.DataFrame) else "x[0]"
+    assert_rejected((place, "pair=True"), CLASSES.make_examples, x, None)
 
 
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
@@ -182,3 +184,42 @@ def test_class_weights_are_a_dict_or_in_the_order_of_the_labels():
 )
 def test_invalid_or_duplicate_class_names_are_rejected(labels):
     assert_rejected(("labels", labels, "two"), class_labels.check_label_names, labels, 2, {})
+
+
+def features(labels: list) -> Features:
+    row = np.zeros(2, np.int32)
+    return concatenate_rows([row] * len(labels), [row] * len(labels), {"labels": np.array(labels)}, {})
+
+
+def test_balanced_weights_give_each_class_the_same_total_weight():
+    weigh, rows = ClassificationSpec(labels=("0", "1")).apply_class_weights, features([0, 1, 1, 1, 1, 1])
+    np.testing.assert_allclose(weigh(["balanced"], rows)[1], [3.0, 0.6, 0.6, 0.6, 0.6, 0.6])
+    np.testing.assert_allclose(weigh(["2", "0.5"], rows)[1], [2, 0.5, 0.5, 0.5, 0.5, 0.5])
+    np.testing.assert_allclose(weigh(["0", "1e18"], rows)[1], [0, *[1e18] * 5])
+    assert weigh([], rows)[1] is None
+    for wrong in ("3", "3,nan", "3,inf", "3,-1", "3,1e39"):
+        assert_rejected(("--class_weights", wrong, 2, "0, 1"), weigh, wrong.split(","), rows)
+    numbers = np.array([0, 0, 0, 2])  # without a row of class 1
+    weights = class_labels.balanced_weights(numbers, classes=3)
+    np.testing.assert_allclose(weights[[0, 2]], [2 / 3, 2.0])
+    assert weights[numbers].mean() == pytest.approx(1.0)
+
+
+def test_balanced_weights_of_multi_label_models_increase_rare_positive_examples():
+    weigh, rows = MultiLabelSpec(labels=("a", "b")).apply_class_weights, features([[1, 0], [1, 1], [1, 0], [0, 0]])
+    np.testing.assert_allclose(weigh(["balanced"], rows)[0].positive_weights, [1 / 3, 3.0])
+    assert weigh(["2", "0.5"], rows)[0].positive_weights == (2.0, 0.5)
+    assert weigh([], rows)[0].positive_weights == ()
+    assert_rejected(("b", "balanced"), weigh, ["balanced"], features([[1, 0]]))
+    assert_rejected(("--class_weights", 3, 2, "a, b"), weigh, ["3"], rows)
+
+
+def test_weighted_binary_crossentropy_scales_the_positive_term():
+    rng = np.random.default_rng(0)
+    targets, logits = (rng.random((5, 2)) < 0.5).astype(np.float32), rng.normal(0, 2, (5, 2)).astype(np.float32)
+    usual = keras.losses.BinaryCrossentropy(from_logits=True)(targets, logits)
+    np.testing.assert_allclose(WeightedBinaryCrossentropy((1.0, 1.0))(targets, logits), usual, rtol=1e-6)
+    loss, chances = WeightedBinaryCrossentropy((3.0, 1.0)), 1 / (1 + np.exp(-logits))
+    expected = -(targets * np.log(chances) * [3, 1] + (1 - targets) * np.log(1 - chances)).mean()
+    for each in (loss, WeightedBinaryCrossentropy.from_config(loss.get_config())):
+        np.testing.assert_allclose(each(targets, logits), expected, rtol=1e-5)

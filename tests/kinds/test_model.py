@@ -53,12 +53,8 @@ def test_logits_are_float32_and_most_heads_have_dropout(kind: str):
 
 def test_named_heads_can_share_an_encoder():
     encoder, inputs = build_encoder(CONFIG), make_inputs("tagging")
-    heads = [
-        build_classifier(encoder, 2),
-        build_classifier(encoder, 2, name="topic"),
-        build_regressor(encoder, name="x"),
-    ]
-    heads.append(build_token_tagger(encoder, 3, name="tags"))
+    heads = [build_classifier(encoder, 2), build_classifier(encoder, 2, name="topic")]
+    heads += [build_regressor(encoder, name="x"), build_token_tagger(encoder, 3, name="tags")]
     model = keras.Model(encoder.input, [head.output for head in heads])
     assert len({variable.path for variable in model.variables}) == len(model.variables)
     for output, head in zip(model(inputs), heads, strict=True):

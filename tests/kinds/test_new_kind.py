@@ -1,6 +1,5 @@
 """Adding a kind takes a folder, a public class and a line in each list, as docs/guides/extending.md describes."""
 
-import pathlib
 import re
 import shutil
 import subprocess
@@ -43,14 +42,14 @@ def code_blocks(language: str) -> list[str]:
     return [textwrap.dedent(block) for block in re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)]
 
 
-def insert(path: pathlib.Path, before: str, lines: str) -> None:
+def insert(path, before: str, lines: str) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(before) == 1, f"{before!r} in {path}"
     path.write_text(text.replace(before, lines + before), encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_a_kind_is_added_by_copying_a_folder(tmp_path: pathlib.Path):
+def test_a_kind_is_added_by_copying_a_folder(tmp_path):
     shutil.copytree(ROOT / "official_bert", tmp_path / "official_bert", ignore=shutil.ignore_patterns("__pycache__"))
     (copy_folder,) = code_blocks("bash")
     subprocess.run(["bash", "-e", "-c", copy_folder], cwd=tmp_path, check=True)

@@ -1,16 +1,11 @@
 import dataclasses
-import types
-from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from scipy.special import expit as sigmoid
 
 from official_bert.kinds import probabilities
-from official_bert.kinds.classification.graph import Graph
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.kinds.multi_label.graph import Graph as MultiLabelGraph
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import parse_measure
 from official_bert.kinds.spec import DecisionOptions
@@ -179,9 +174,6 @@ def test_an_answer_below_min_confidence_is_empty():
     head = ClassificationSpec(labels=("a", "b"), min_confidence=0.7)
     predictions, examples = np.array([[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]]), labelled(0, 0, 0)
     assert head.named_answers(predictions, examples)["label"] == ["a", "", "b"]
-    graph: Any = types.SimpleNamespace(spec=head)
-    in_graph = Graph.answer_logits(graph, tf.math.log(tf.constant(predictions, tf.float32)))
-    assert in_graph["label"].numpy().tolist() == [b"a", b"", b"b"]
     scores = head.scores(predictions, examples)
     assert (scores["coverage"], scores["accuracy_of_answered"]) == (pytest.approx(2 / 3), 0.5)
     assert scores["accuracy"] == pytest.approx(1 / 3)  # of the most likely class, answered or not
@@ -190,20 +182,7 @@ def test_an_answer_below_min_confidence_is_empty():
     assert scores["coverage"] == 0.0
 
 
-def test_probabilities_in_the_graph_are_calibrated():
-    logits = np.array([[1.0, -2.0, 0.5]], np.float32)
-    for kind, graph in ((ClassificationSpec, Graph), (MultiLabelSpec, MultiLabelGraph)):
-        spec = kind(labels=("a", "b", "c"), temperature=2.0)
-        found: Any = graph.answer_logits(types.SimpleNamespace(spec=spec), tf.constant(logits))
-        np.testing.assert_allclose(found["probabilities"], spec.apply_activation(logits), rtol=1e-6)
-
-
 def test_coverage_and_accuracy_are_computed_for_each_limit():
-    third = 1 / 3
     points = probabilities.compute_coverage(np.array([0.6, 0.9, 0.8]), np.array([0, 1, 1]))
-    expected = [
-        *[(limit, 1.0, 2 * third) for limit in (0.0, 0.5, 0.6)],
-        *[(limit, 2 * third, 1.0) for limit in (0.7, 0.8)],
-        (0.9, third, 1.0),
-    ]
-    np.testing.assert_allclose(points, expected)
+    expected = [(limit, 1.0, 2 / 3) for limit in (0.0, 0.5, 0.6)] + [(limit, 2 / 3, 1.0) for limit in (0.7, 0.8)]
+    np.testing.assert_allclose(points, [*expected, (0.9, 1 / 3, 1.0)])

@@ -4,13 +4,17 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from official_bert.kinds import graph_inputs
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.features import padded_inputs
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
-from official_bert.kinds.text_spec import TextExample
+from official_bert.kinds.text_spec import TextExample, featurize
 from official_bert.tokenization import pairs, truncation
+from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
-from tests.make import assert_rejected
+from tests.make import assert_mentions, assert_rejected
 
 LABELS = ("a", "b", "c")
 LONG = " ".join("abcdefghij")
@@ -112,3 +116,38 @@ def test_the_order_of_the_classes_of_a_text_does_not_matter():
     examples = head.make_examples(["a", "b"], [["c", "a"], [2, 0]])
     assert [each.label for each in examples] == [(0, 2), (0, 2)]
     assert head.outcomes(np.array([[0.9, 0.1, 0.8]] * 2), examples)[0].expected == "a, c"
+
+
+def test_pairs_are_packed_as_in_fine_tuning(vocab_file: str):
+    tokenizer = FastTokenizer(vocab_file)
+    texts = [("the cat", "sat"), ("the cat", "\u200b"), ("a b c d e f g", ""), ("a b c d", "e f g h"), ("", "a")]
+    features = featurize([TextExample("", *pair) for pair in texts], tokenizer, 7)
+    columns = [tf.RaggedTensor.from_row_splits(*tokenizer.encode(column)) for column in zip(*texts, strict=True)]
+    spans = [graph_inputs.span_texts(column) for column in columns]
+    first, second = graph_inputs.truncate(spans[0], spans[1], 7)
+    packed = graph_inputs.pack(first, second, *tokenizer.convert_tokens_to_ids([CLS, SEP]), drop_empty=True)
+    for name, values in padded_inputs(features, np.arange(len(texts)), 7, multiple=7).items():
+        np.testing.assert_array_equal(packed[name].numpy(), values, name)
+
+
+def test_texts_that_lost_tokens_are_detected():
+    spans = graph_inputs.span_texts(tf.ragged.constant([[1, 2, 3], [4]], tf.int32))
+    shorter = spans._replace(lengths=tf.constant([2, 1]))
+    assert graph_inputs.have_lost_tokens((spans, shorter), (spans, spans)).numpy().tolist() == [True, False]
+    assert graph_inputs.have_lost_tokens((shorter, None), (spans, None)).numpy().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("ids", "mask", "names"), [
+    ([[0, -1]], [[1, 1]], ("input_ids", "0 to 2")), ([[0, 3]], [[1, 1]], ("input_ids", "0 to 2")),
+    ([[0, 2]], [[1, 1, 1]], ("input_mask", "input_ids")), ([[0, 2], [0, 2]], [[1, 1]], ("input_mask", "input_ids")),
+    ([[0, 2, 1]], [[1, 1, 1]], ("input_ids", "1 to 2")), ([[]], [[]], ("input_ids", "1 to 2")),
+])  # fmt: skip
+def test_ids_that_the_model_cannot_read_are_refused(ids: list[list[int]], mask: list[list[int]], names):
+    def check(ids: list[list[int]], mask: list[list[int]]):
+        features = {"input_ids": tf.constant(ids, tf.int32), "input_mask": tf.constant(mask, tf.int32)}
+        return graph_inputs.check_features(features, {"input_ids": 3, "input_mask": 2}, max_length=2)
+
+    np.testing.assert_array_equal(check([[0, 2]], [[1, 1]])["input_ids"], [[0, 2]])
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        check(ids, mask)
+    assert_mentions(str(caught.value), *names)

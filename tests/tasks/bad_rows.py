@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 from official_bert.utils.bad_rows import SKIP, BadRows
 
 
@@ -16,7 +13,7 @@ class KeptRows(BadRows):
         self.problems.append(f"{path}, {place}: {problem}")
 
 
-def read_kept(read: Callable[..., list], path: str, **options: Any) -> tuple[list[Any], list[str]]:
+def read_kept(read, path: str, **options):
     """Returns the valid examples of a file, and the error messages of the others."""
     bad_rows = KeptRows()
     return read(path, bad_rows=bad_rows, **options), bad_rows.problems

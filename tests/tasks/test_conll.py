@@ -1,5 +1,4 @@
 import functools
-import pathlib
 
 import pytest
 
@@ -37,12 +36,12 @@ read = functools.partial(read_kept, conll.read)
 
 
 @pytest.mark.parametrize("text", [CONLL, CONLL.replace(" ", "\t"), CONLL.replace("\n", "\r\n"), CONLL + "\n \n\n"])
-def test_columns_are_read_with_the_last_one_as_the_tag(text: str, tmp_path: pathlib.Path):
+def test_columns_are_read_with_the_last_one_as_the_tag(text: str, tmp_path):
     first = Sentence(("The", "cat", "sat"), ("O", "B-ANIMAL", "O"), 3)
     assert read(write_text(tmp_path / "a.txt", text)) == ([first, Sentence(("on", "mat"), ("O", "I-THING"), 7)], [])
 
 
-def test_other_columns_are_chosen_by_number(tmp_path: pathlib.Path):
+def test_other_columns_are_chosen_by_number(tmp_path):
     path = write_text(tmp_path / "a.txt", "0 cat NN x\n1 sat VBD x\n")
     for tag_column in ("2", "-2"):
         expected = Sentence(("cat", "sat"), ("NN", "VBD"), 1)
@@ -54,7 +53,7 @@ def test_other_columns_are_chosen_by_number(tmp_path: pathlib.Path):
     assert [each.tags for each in read(path, word_column=1, tag_column="2")[0]] == [("DT",), ("NN", "VBD")]
 
 
-def test_syntactic_words_are_read_from_conllu(tmp_path: pathlib.Path):
+def test_syntactic_words_are_read_from_conllu(tmp_path):
     path = write_text(tmp_path / "a.conllu", CONLLU)
     first, second = Sentence(("zu", "dem", "guten Hund"), ("ADP", "DET", "NOUN"), 4), Sentence(("#",), ("SYM",), 9)
     assert read(path) == ([first, second], [])
@@ -63,7 +62,7 @@ def test_syntactic_words_are_read_from_conllu(tmp_path: pathlib.Path):
     assert conll.collect_tags([first, second]) == ["ADP", "DET", "NOUN", "SYM"]
 
 
-def test_real_sentences_are_read(test_data: pathlib.Path):
+def test_real_sentences_are_read(test_data):
     sentences, problems = read(str(test_data / "tagging" / "de_gsd-ud-dev.conllu"))
     assert (len(sentences), len(conll.collect_tags(sentences)), problems) == (799, 17, [])
 
@@ -75,7 +74,7 @@ def test_real_sentences_are_read(test_data: pathlib.Path):
     ("cat\t\n", "a.txt", ("line 1", "tag", -1, 2)), ("1\tcat\tcat\t_\n", "a.conllu", ("line 1", "tag", 3, 4)),
     ("1\tcat\n", "a.conllu", ("line 1", "tag", 3, 2)), ("cat NOUN\n", "a.conllu", ("line 1", "tag", 3, 2)),
 ])  # fmt: skip
-def test_an_invalid_sentence_is_reported_and_the_rest_read(text: str, name: str, names, tmp_path: pathlib.Path):
+def test_an_invalid_sentence_is_reported_and_the_rest_read(text: str, name: str, names, tmp_path):
     good = "1\tcat\tcat\tNOUN\n\n" if name.endswith(".conllu") else "a O\nan O\n\nthe O\n"
     path = write_text(tmp_path / name, text + "\n" + good)
     sentences, (problem,) = read(path, known_tags=["O", "NOUN"])
@@ -84,19 +83,19 @@ def test_an_invalid_sentence_is_reported_and_the_rest_read(text: str, name: str,
 
 
 @pytest.mark.parametrize("column", ["-1", "1", "2"])
-def test_a_missing_tag_is_detected_for_every_tag_column(column: str, tmp_path: pathlib.Path):
+def test_a_missing_tag_is_detected_for_every_tag_column(column: str, tmp_path):
     path = write_text(tmp_path / "a.txt", "EU NNP B-ORG\nGaza B-LOC\n\nthe DT O\n")
     assert_mentions(*read(path, tag_column=column)[1], path, "line 2", "2 columns", 3)
 
 
-def test_a_file_with_only_words_has_no_tags(tmp_path: pathlib.Path):
+def test_a_file_with_only_words_has_no_tags(tmp_path):
     path = write_text(tmp_path / "a.txt", "the\ncat X\n")
     assert_rejected((path, "line 1", 0, "word", "tag"), conll.read, path, BadRows())
     assert_rejected((path, "1 bad", "first", "line 1"), conll.read, path, BadRows(SKIP, silent=True))
     assert read(path, tag_column="none")[0] == [Sentence(("the", "cat"), None, 1)]
 
 
-def test_only_tabs_and_blanks_separate_columns(tmp_path: pathlib.Path):
+def test_only_tabs_and_blanks_separate_columns(tmp_path):
     path = write_text(tmp_path / "a.txt", "10\u00a0000 CD O \n\u3000  SP _\n\u2028 SP O\n\n\u3000\tSP\tO\n")
     first = Sentence(("10\u00a0000", "\u3000", "\u2028"), ("O", "_", "O"), 1)
     assert read(path) == ([first, Sentence(("\u3000",), ("O",), 5)], [])
@@ -111,12 +110,12 @@ def test_only_tabs_and_blanks_separate_columns(tmp_path: pathlib.Path):
     ("EU;B-ORG\nrejects;O\n", 1, ";"),
     ("EU|B-ORG\nrejects|O\n", 1, "|"),
 ])  # fmt: skip
-def test_other_separators_are_named(text: str, line: int, separator: str, tmp_path: pathlib.Path):
+def test_other_separators_are_named(text: str, line: int, separator: str, tmp_path):
     path = write_text(tmp_path / "train.csv", text)
     assert_rejected((path, f"line {line}", f"'{separator}'", "--task=table"), read, path)
 
 
-def test_a_table_with_a_word_in_each_row_gives_sentences(tmp_path: pathlib.Path):
+def test_a_table_with_a_word_in_each_row_gives_sentences(tmp_path):
     text = '"Sentence #",Word,POS,Tag\nS1,Thousands,NNS,O\n,of,IN,O\n,",",",",O\nS2,Iran,NNP,B-geo\nS2,ran,VBD,O\n'
     path = write_text(tmp_path / "train.csv", text)
     right = [Sentence(("Thousands", "of", ","), ("O", "O", "O"), 2), Sentence(("Iran", "ran"), ("B-geo", "O"), 5)]
@@ -129,12 +128,10 @@ def test_a_table_with_a_word_in_each_row_gives_sentences(tmp_path: pathlib.Path)
     assert_mentions(*read(path)[1], path, "line 2", 3, 0)
 
 
-def test_comments_before_a_sentence_are_counted(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
-    text = (
-        "# id O\n# text = the\nthe _ _ O\ncat _ _ B-X\n\n#\thttp://a\n# _ _ O\n1 _ _ O\n# _ _ O\n\n# end\n\n#1 _ _ O\n"
-    )
+def test_comments_before_a_sentence_are_counted(tmp_path, capsys: pytest.CaptureFixture[str]):
+    text = "# id O\n# text = the\nthe _ _ O\ncat _ _ B-X\n\n#\thttp://a\n# _ _ O\n1 _ _ O\n# _ _ O\n\n# end\n\n"
     first, second = Sentence(("the", "cat"), ("O", "B-X"), 3), Sentence(("#", "1", "#"), ("O", "O", "O"), 7)
-    path = write_text(tmp_path / "a.txt", text)
+    path = write_text(tmp_path / "a.txt", text + "#1 _ _ O\n")
     assert read(path) == ([first, second, Sentence(("#1",), ("O",), 13)], [])
     assert "a.txt: ignored 4 comment lines before sentences (the first is line 1)" in capsys.readouterr().out
     path = write_text(tmp_path / "a.txt", "# #\n1 CD\n\na DT\n# #\n")  # "#" has the tag "#" in the Penn Treebank
@@ -143,7 +140,7 @@ def test_comments_before_a_sentence_are_counted(tmp_path: pathlib.Path, capsys: 
     assert capsys.readouterr().out == ""
 
 
-def test_files_without_sentences_and_impossible_columns_are_refused(tmp_path: pathlib.Path):
+def test_files_without_sentences_and_impossible_columns_are_refused(tmp_path):
     path = write_text(tmp_path / "a.txt", "\n\n")
     assert_rejected((path, "sentences"), read, path)
     assert_rejected(("--tag_column", "'upos'"), read, path, tag_column="upos")

@@ -1,6 +1,3 @@
-import pathlib
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -17,7 +14,7 @@ MIXED = "text,text_pair,negative,score\nthe cat,a cat,a dog,5\nthe dog,a mat,a c
 FIVE = {"score_range": ["0", "5"]}
 
 
-def create_task(folder: pathlib.Path, train: str, dev: str | None = None, **options) -> Any:
+def create_task(folder, train: str, dev: str | None = None, **options):
     options |= {"eval_file": write_text(folder / "dev.csv", dev)} if dev else {}
     return make_task(EMBEDDINGS, EmbeddingsOptions(train_file=write_text(folder / "train.csv", train), **options))
 

@@ -1,11 +1,17 @@
+"""GLUE and XNLI, and the table of predictions for whole texts, which other tasks write, too."""
+
+import csv
 import pathlib
 
 import numpy as np
 import pytest
 
-from official_bert.kinds.text_spec import TextExample
-from official_bert.tasks import glue
-from official_bert.tasks.options import GLUE, GlueOptions
+from official_bert.kinds import scores
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.regression.spec import RegressionSpec
+from official_bert.kinds.text_spec import TextExample, TextSpec
+from official_bert.tasks import all_tasks, glue
+from official_bert.tasks.options import GLUE, XNLI, GlueOptions, XnliOptions
 from official_bert.utils.bad_rows import BadRows
 from tests.conftest import slow_after
 from tests.make import assert_rejected, write_text
@@ -161,3 +167,88 @@ def test_the_matched_split_selects_the_best_model(tmp_path):
     assert task.eval_splits == ("dev_matched", "dev_mismatched")
     assert task.test_splits == ("test_matched", "test_mismatched")
     assert make_task("ax", tmp_path).eval_splits == ()
+
+
+def write_predictions(folder, head: TextSpec, predictions, examples) -> list[dict[str, str]]:
+    task = make_task("sst-2", folder)
+    task.spec = head
+    (path,) = task.write_predictions(str(folder), "dev", predictions, examples)
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 1e6])
+def test_scores_computed_from_the_file_are_those_reported(tmp_path, scale):
+    expected, predictions = scale * np.random.default_rng(0).normal(size=(2, 50))
+    head, examples = RegressionSpec(), [TextExample(str(i), "a", label=float(y)) for i, y in enumerate(expected)]
+    rows = write_predictions(tmp_path, head, predictions, examples)
+    columns = [np.array([float(row[name]) for row in rows]) for name in ("prediction", "expected")]
+    assert columns[0] == pytest.approx(predictions, rel=1e-6)
+    assert scores.pearson(*columns) == pytest.approx(head.scores(predictions, examples)["pearson"], abs=1e-6)
+
+
+def test_small_probabilities_are_not_rounded_to_nothing(tmp_path):
+    head, predictions = ClassificationSpec(labels=("a", "b")), np.array([[1.2345678e-9, 1 - 1.2345678e-9]])
+    (row,) = write_predictions(tmp_path, head, predictions, [TextExample("0", "a", label=1)])
+    assert row["probability of a"] == "1.234568e-09"
+
+
+def test_white_space_in_a_cell_becomes_a_space(tmp_path):
+    head, examples = ClassificationSpec(labels=("a\tb", "c\n d")), [TextExample("q\t 1", "a", label=1)]
+    (row,) = write_predictions(tmp_path, head, np.array([[0.75, 0.25]]), examples)
+    assert (row["id"], row["prediction"], row["expected"], row["probability of a b"]) == ("q 1", "a b", "c d", "0.75")
+
+
+@pytest.mark.parametrize(("min_confidence", "expected"), [(0.0, ["a", "b", "b"]), (0.9, ["a", "", "b"])])
+@pytest.mark.parametrize("label", [None, 0])  # a test part without labels, and a dev part
+def test_a_prediction_below_min_confidence_is_empty_as_in_exports(tmp_path, label, min_confidence, expected):
+    head = ClassificationSpec(labels=("a", "b"), min_confidence=min_confidence)
+    predictions = np.array([[0.95, 0.05], [0.2, 0.8], [0.1, 0.9]])
+    examples = [TextExample(str(number), "text", label=label) for number in range(3)]
+    predicted = [row["prediction"] for row in write_predictions(tmp_path, head, predictions, examples)]
+    assert predicted == expected == head.named_answers(predictions, examples)["label"]
+    if min_confidence and label is not None:
+        assert head.scores(predictions, examples)["coverage"] == 2 / 3
+
+
+_XNLI = """language\tgold_label\tsentence1_binary_parse\tsentence1\tsentence2\tpromptID
+ar\tneutral\t( a )\tكلب\tقط\t1
+zh\tneutral\t( a )\t狗\t猫\t1
+zh\tcontradiction\t( a )\t"日\t月\t1
+"""
+
+
+def read_xnli(folder, split, dev=_XNLI, bad_rows=None, **options):
+    """Reads a split of an XNLI folder with translated training data and `dev` as the two other splits."""
+    translated = "premise\thypo\tlabel\n狗 跑\t猫\tcontradictory\n日\t月\tneutral\n"
+    write_text(folder / "multinli/multinli.train.zh.tsv", translated)
+    for name in ("dev", "test"):
+        write_text(folder / f"xnli.{name}.tsv", dev)
+    task = all_tasks.make_task(XNLI, XnliOptions(data_dir=str(folder), **options))
+    assert task.spec.labels == ("contradiction", "entailment", "neutral")
+    return task.read(split, bad_rows or BadRows())
+
+
+def test_the_translated_training_data_and_the_rows_of_the_language_are_read(tmp_path):
+    # Chinese, as in the original.
+    assert read_xnli(tmp_path, "train") == [TextExample("0", "狗 跑", "猫", 0), TextExample("1", "日", "月", 2)]
+    dev = [TextExample("1", "狗", "猫", 2), TextExample("2", '"日', "月", 0)]
+    assert [read_xnli(tmp_path, split) for split in ("dev", "test")] == [dev, dev]
+    blank = read_xnli(tmp_path, "test", _XNLI.replace("狗", " "))  # every row of the test data is predicted
+    assert [each.text_a for each in blank] == [" ", '"日']
+    assert read_xnli(tmp_path, "dev", language="ar") == [TextExample("0", "كلب", "قط", 2)]
+
+
+_MAYBE = "language\tgold_label\tsentence1\tsentence2\nzh\tmaybe\ta\tb\n"
+
+
+@pytest.mark.parametrize(("split", "options", "names"), [
+    ("train", {"language": "de"}, ("multinli.train.de.tsv", "--data_dir")),
+    ("dev", {"language": "de"}, ("xnli.dev.tsv", "--language=de", "ar, zh")),
+    ("dev", {"dev": _XNLI.replace("contradiction", "maybe")}, ("xnli.dev.tsv", "line 4", "'maybe'", "neutral")),
+    *[("dev", {"dev": _XNLI.replace(word, " ")}, ("dev.tsv", "line 3", "sentence1", "sentence2")) for word in "狗猫"],
+    ("test", {"dev": _MAYBE, "bad_rows": BadRows("skip", silent=True)},
+     ("xnli.test.tsv", "--language=zh", 1, "line 2", "'maybe'")),
+])  # fmt: skip
+def test_missing_and_invalid_files_of_xnli_are_named(split, options, names, tmp_path):
+    assert_rejected(names, read_xnli, tmp_path, split, **options)

@@ -13,7 +13,6 @@ from official_bert.tasks import multiple_choice
 from official_bert.tasks.multiple_choice import MultipleChoiceTask
 from official_bert.tasks.options import MultipleChoiceOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN
-from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
 from tests.make import assert_mentions, assert_rejected, write_text
 from tests.tasks.bad_rows import read_kept
@@ -89,7 +88,7 @@ def test_real_data_sets_are_read_completely(path: str, count: int, test_data: pa
     assert (len(examples), problems) == (count, [])
 
 
-def test_choices_keep_their_four_sequences_together(tokenizer: FastTokenizer, tmp_path: pathlib.Path):
+def test_choices_keep_their_four_sequences_together(tokenizer, tmp_path: pathlib.Path):
     task = make_task("codah", tmp_path)
     write_text(tmp_path / "dev.tsv", "o\tthe cat\tran\tsat\ton\tin\t2\no\tthe dog\tran\tsat\ton\tin the sun\t0\n")
     assert (task.eval_splits, make_task("swag", tmp_path).eval_splits) == ((DEV, TEST), (DEV,))
@@ -113,7 +112,7 @@ def test_choices_keep_their_four_sequences_together(tokenizer: FastTokenizer, tm
     assert_rejected(("max_seq_length", 3, 4), task.spec.featurize, examples, tokenizer, 3)
 
 
-def test_each_ending_is_packed_with_the_prompt(tokenizer: FastTokenizer):
+def test_each_ending_is_packed_with_the_prompt(tokenizer):
     example = Example("the cat sat", ("on the mat", "in sun", "ran", "walked"), 0)
     spec = MultipleChoiceSpec()
     features = spec.featurize([example], tokenizer, 7)

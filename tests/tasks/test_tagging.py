@@ -1,6 +1,4 @@
 import pathlib
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +12,15 @@ from official_bert.tasks import all_tasks
 from official_bert.tasks.options import TableOptions, TaggingOptions
 from official_bert.tasks.tagging import TaggingTask
 from official_bert.tasks.task import DEV, TEST, Task
-from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
 from tests.make import assert_mentions, assert_rejected, list_rows, write_rows, write_text
 
 
-def make_folder_task(folder: pathlib.Path, labels: Sequence[str] | None = None, **options: Any) -> TaggingTask:
+def make_folder_task(folder: pathlib.Path, labels=None, **options) -> TaggingTask:
     return TaggingTask(TaggingOptions(data_dir=str(folder), **options), labels)
 
 
-def make_table_task(train_file: str, **options: Any) -> Task:
+def make_table_task(train_file: str, **options) -> Task:
     return all_tasks.make_task("table", TableOptions(label_kind="tagging", train_file=train_file, **options))
 
 
@@ -60,7 +57,7 @@ def test_tags_missing_in_training_count_as_errors(tmp_path: pathlib.Path, capsys
     assert task.metrics([(["DET", "NOUN"], [1.0, 1.0])], sentences) == {"accuracy": 0.5}
 
 
-def test_tags_are_learned_scored_and_written_for_conlleval(tokenizer: FastTokenizer, tmp_path: pathlib.Path):
+def test_tags_are_learned_scored_and_written_for_conlleval(tokenizer, tmp_path: pathlib.Path):
     write_text(tmp_path / "eng.train", "the O\ncat B-X\n\nsat O\n")
     write_text(tmp_path / "eng.testa", "cat B-X\nran O\n\nunaffable O\n")
     write_text(tmp_path / "eng.testb", "cat B-X\n")
@@ -84,24 +81,27 @@ def test_tags_are_learned_scored_and_written_for_conlleval(tokenizer: FastTokeni
     assert [each.certainty for each in outcomes] == [0.6, 0.5]  # of the least certain word
 
 
-def test_an_existing_model_predicts_words_without_tags(tmp_path: pathlib.Path):
+def test_predictions_are_written_after_the_expected_tags_or_without_any(tmp_path: pathlib.Path):
     write_text(tmp_path / "test.txt", "the\ncat\n")
     task = make_folder_task(tmp_path, ["N", "V"], tag_column="none")
     assert (task.spec.labels, task.eval_splits, task.test_splits) == (("N", "V"), (), (TEST,))
     sentences = task.read(TEST, BadRows())
     (path,) = task.write_predictions(str(tmp_path), TEST, [(["N", "V"], [1.0, 1.0])], sentences)
     assert pathlib.Path(path).read_text() == "the\tN\ncat\tV\n\n"
+    tagged = [Sentence(("the", "cat"), ("V", "N"), 1)]
+    (path,) = task.write_predictions(str(tmp_path), TEST, [(["N", "N"], [1.0, 1.0])], tagged)
+    assert pathlib.Path(path).read_text() == "the\tV\tN\ncat\tN\tN\n\n"
     assert_rejected((tmp_path, "train.*", "*.train", "*train*.conllu"), make_folder_task, tmp_path)
 
 
-def split(words: Sequence[Sequence[str]], tokenizer: Any, max_seq_length: int, stride: int | None = None) -> list[Any]:
+def split(words, tokenizer, max_seq_length: int, stride: int | None = None):
     """Returns the windows of sentences with their rows."""
     sentences = [Sentence(tuple(each), None, number) for number, each in enumerate(words, 1)]
     features = TaggingSpec(doc_stride=stride).featurize(sentences, tokenizer, max_seq_length)
     return list_rows(features, head.list_windows(features))
 
 
-def test_the_first_piece_of_each_word_is_labelled(tokenizer: FastTokenizer):
+def test_the_first_piece_of_each_word_is_labelled(tokenizer):
     sentence = Sentence(("the", "unaffable", "\u200b", "cat", "sunning"), ("D", "A", "X", "N", "N"), 1)
     features = TaggingSpec(labels=("A", "D", "N", "X")).featurize([sentence], tokenizer, 30)
     tokens = tokenizer.convert_ids_to_tokens(features.input_ids.tolist())
@@ -115,7 +115,7 @@ def test_the_first_piece_of_each_word_is_labelled(tokenizer: FastTokenizer):
     words=st.lists(st.sampled_from(["cat", "unaffable", "sunning", "zzzzzzzzz"]), min_size=1, max_size=30),
     length=st.integers(3, 12),
 )
-def test_windows_contain_every_word_once_and_completely(words: list[str], length: int, tokenizer: FastTokenizer):
+def test_windows_contain_every_word_once_and_completely(words: list[str], length: int, tokenizer):
     windows = split([words], tokenizer, length)
     assert sorted(word for window in windows for word in window.words) == list(range(len(words)))
     for window in windows:
@@ -125,7 +125,7 @@ def test_windows_contain_every_word_once_and_completely(words: list[str], length
             assert window.input_ids[position : position + len(kept)] == kept
 
 
-def test_tags_come_from_the_window_to_which_a_word_belongs(tokenizer: FastTokenizer):
+def test_tags_come_from_the_window_to_which_a_word_belongs(tokenizer):
     words = ("the", "unaffable", "cat", "sat", "on", "the", "mat")
     sentences = [Sentence(words, None, 1), Sentence(("dog",), None, 2)]
     spec = TaggingSpec(labels=tuple(f"tag {number}" for number in range(8)))
@@ -142,7 +142,7 @@ def test_tags_come_from_the_window_to_which_a_word_belongs(tokenizer: FastTokeni
     assert certainties == pytest.approx([0.5] * 7)
 
 
-def test_sentences_without_tags_have_no_targets(tokenizer: FastTokenizer):
+def test_sentences_without_tags_have_no_targets(tokenizer):
     sentences = [Sentence(("the", "unaffable", "cat", "sat", "on"), None, 1), Sentence(("dog",), None, 7)]
     features = TaggingSpec().featurize(sentences, tokenizer, 6)
     assert features.targets == {}
@@ -150,7 +150,7 @@ def test_sentences_without_tags_have_no_targets(tokenizer: FastTokenizer):
     assert len(features) > 2
 
 
-def test_windows_start_at_word_boundaries_one_stride_apart(tokenizer: FastTokenizer):
+def test_windows_start_at_word_boundaries_one_stride_apart(tokenizer):
     letters = tokenizer.convert_tokens_to_ids(list("abcdefgh"))
     windows = split([tuple("abcdefgh")], tokenizer, 6, stride=2)
     assert [window.input_ids[1:-1] for window in windows] == [letters[first : first + 4] for first in (0, 2, 4)]
@@ -158,14 +158,14 @@ def test_windows_start_at_word_boundaries_one_stride_apart(tokenizer: FastTokeni
 
 
 @pytest.mark.parametrize(("length", "is_truncated"), [(5, False), (4, True)])
-def test_a_word_that_just_fits_is_not_truncated(length: int, is_truncated: bool, tokenizer: FastTokenizer):
+def test_a_word_that_just_fits_is_not_truncated(length: int, is_truncated: bool, tokenizer):
     """The word un ##aff ##able is between [CLS] and [SEP]."""
     sentences = [Sentence(("unaffable",), None, 1), Sentence(("the", "cat", "sat"), None, 2)]
     assert TaggingSpec().featurize(sentences, tokenizer, length).is_truncated.tolist() == [is_truncated, False]
     assert_mentions(TaggingSpec().describe_truncation(1, 2, length), "1 of 2 texts", length - 2)
 
 
-def test_the_margin_of_a_sentence_is_the_minimum_over_its_windows(tokenizer: FastTokenizer):
+def test_the_margin_of_a_sentence_is_the_minimum_over_its_windows(tokenizer):
     sentences = [Sentence(tuple("abcdefgh"), None, 1)]
     features = TaggingSpec().featurize(sentences, tokenizer, 6)
     assert len(features) > 1
@@ -173,15 +173,6 @@ def test_the_margin_of_a_sentence_is_the_minimum_over_its_windows(tokenizer: Fas
         outputs = [np.tile(np.float32([0.0, 0.1 if least == row else 5.0]), (6, 1)) for row in range(len(features))]
         margins = TaggingSpec(labels=("X", "Y")).margins(outputs, features, sentences)
         assert margins == pytest.approx([np.tanh(0.05)], rel=1e-4)
-
-
-@pytest.mark.parametrize(("tags", "expected"), [(("X", "O"), "a\tX\tO\nb\tO\tO\n"), (None, "a\tO\nb\tO\n")])
-def test_expected_tags_are_written_before_predicted_ones(tags, expected: str, tmp_path: pathlib.Path):
-    write_text(tmp_path / "train.txt", "a X\nb O\n")
-    sentences = [Sentence(("a", "b"), tags, 1), Sentence(("c",), ("X",) if tags else None, 4)]
-    predictions = [(["O", "O"], [1.0, 1.0]), (["X"], [1.0])]
-    (path,) = make_folder_task(tmp_path).write_predictions(str(tmp_path), TEST, predictions, sentences)
-    assert pathlib.Path(path).read_text() == f"{expected}\nc\tX{chr(9) + 'X' if tags else ''}\n\n"
 
 
 def test_files_are_found_by_the_names_of_known_data_sets(tmp_path: pathlib.Path):
@@ -196,11 +187,8 @@ def test_files_are_found_by_the_names_of_known_data_sets(tmp_path: pathlib.Path)
     (tmp_path / "eng.testb").unlink()
     task = make_folder_task(tmp_path)
     assert (task.eval_splits, task.test_splits) == ((DEV,), ())
-
-
-def test_a_test_file_is_predicted_without_a_dev_file(tmp_path: pathlib.Path):
-    write_text(tmp_path / "test.txt", "a X\nb O\n")
-    task = make_folder_task(tmp_path, labels=["O", "X"])
+    write_text(tmp_path / "other" / "test.txt", "a X\nb O\n")  # predicted without a dev file, too
+    task = make_folder_task(tmp_path / "other", labels=["O", "X"])
     assert (task.eval_splits, task.test_splits) == ((DEV, TEST), (TEST,))
-    write_text(tmp_path / "train.txt", "a Z\n\nb O\n")
+    write_text(tmp_path / "other" / "train.txt", "a Z\n\nb O\n")
     assert_rejected(("line 1", "'Z'", "O, X"), task.read, "train", BadRows())

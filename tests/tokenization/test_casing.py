@@ -5,14 +5,9 @@ import pytest
 import official_bert
 from official_bert.keras_models import text_model
 from official_bert.keras_models.preprocessor import Preprocessor
+from official_bert.tokenization import casing as casings
 from official_bert.tokenization import exact
-from official_bert.tokenization.casing import (
-    UNCASED,
-    describe_contradiction,
-    detect_lower_case,
-    has_accents,
-    infer_casing,
-)
+from official_bert.tokenization.casing import UNCASED, detect_lower_case
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab, parse_vocab
 from tests.conftest import WORDS
 from tests.make import assert_rejected, tiny_config
@@ -21,8 +16,8 @@ from tests.tokenization.test_exact import CASED
 
 def test_no_released_uncased_vocabulary_has_an_accent(test_data):
     for path in (test_data / "vocab").iterdir():
-        assert has_accents(path.read_text()) == ("-cased" in path.name), path.name
-    assert has_accents("caf\u00e9")
+        assert casings.has_accents(path.read_text()) == ("-cased" in path.name), path.name
+    assert casings.has_accents("caf\u00e9")
 
 
 @pytest.mark.parametrize(
@@ -35,9 +30,9 @@ def test_no_released_uncased_vocabulary_has_an_accent(test_data):
 def test_released_vocabularies_show_their_casing(test_data, name, is_uncased, piece):
     vocab = load_vocab(str(test_data / "vocab" / f"bert-base-{name}-vocab.txt"))
     assert detect_lower_case(vocab)[0] is is_uncased
-    assert infer_casing(vocab, None) == (CASED if is_uncased is False else UNCASED)
+    assert casings.infer_casing(vocab, None) == (CASED if is_uncased is False else UNCASED)
     for lower in (True, False):
-        problem = describe_contradiction(vocab, lower, "vocab.txt", "pass")
+        problem = casings.describe_contradiction(vocab, lower, "vocab.txt", "pass")
         assert (problem is None) == (is_uncased in (None, lower))
         if problem:
             assert "vocab.txt" in problem
@@ -45,22 +40,22 @@ def test_released_vocabularies_show_their_casing(test_data, name, is_uncased, pi
             assert f"--do_lower_case={str(not lower).lower()}" in problem
 
 
-@pytest.mark.parametrize(
-    ("pieces", "is_uncased"),
-    [
-        (["привет", "##ы", "мир", "."], True),
-        (["Привет", "##ы", "Мир", "."], False),
-        (["საქართველო", "##ი", "."], None),  # Georgian
-        (["中", "国", "人", "a"], None),
-        (["中", "国", "人", "a", "A"], False),
-        (["ab"] * 49 + ["Ab"], None),  # exactly one in fifty
-        (["ab"] * 48 + ["Ab"] + ["."] * 50, False),
-        (["ab", "."], None),  # exactly half of them
-        (["ab", "cd", "."], True),
-        ([f"{letter}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"] * 4 + ["COVID"], None),  # a name was added
-        ([], None),
-    ],
-)
+PIECES = [
+    (["привет", "##ы", "мир", "."], True),
+    (["Привет", "##ы", "Мир", "."], False),
+    (["საქართველო", "##ი", "."], None),  # Georgian
+    (["中", "国", "人", "a"], None),
+    (["中", "国", "人", "a", "A"], False),
+    (["ab"] * 49 + ["Ab"], None),  # exactly one in fifty
+    (["ab"] * 48 + ["Ab"] + ["."] * 50, False),
+    (["ab", "."], None),  # exactly half of them
+    (["ab", "cd", "."], True),
+    ([f"{letter}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"] * 4 + ["COVID"], None),  # a name was added
+    ([], None),
+]
+
+
+@pytest.mark.parametrize(("pieces", "is_uncased"), PIECES)
 def test_other_vocabularies_show_their_casing(pieces, is_uncased):
     assert detect_lower_case([*SPECIAL_TOKENS, "[unused1]", "<S>", *pieces])[0] is is_uncased
 

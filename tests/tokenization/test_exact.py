@@ -6,15 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from official_bert.tokenization import exact
 from official_bert.tokenization.casing import UNCASED, Casing, make_casing
-from official_bert.tokenization.exact import (
-    BasicTokenizer,
-    FullTokenizer,
-    WordpieceTokenizer,
-    is_punctuation,
-    load_vocab,
-    parse_vocab,
-)
+from official_bert.tokenization.exact import BasicTokenizer, FullTokenizer, WordpieceTokenizer, is_punctuation
 from tests.conftest import slow_after
 from tests.make import VOCAB, assert_rejected, write_text, write_vocab
 
@@ -142,17 +136,17 @@ def test_pieces_spell_the_word_and_are_the_longest(word, known):
         start += length
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("Unaffable, cats!", ["un", "##aff", "##able", ",", "cat", "##s", "!"]),  # the published example
-        ("\ufeffthe c\u00e1t ca\u0301t", ["the", "cat", "cat"]),
-        ("cats cat€ cat", ["cat", "##s", "[UNK]", "cat"]),  # a word with an unknown end is unknown as a whole
-        (b"caf\xc3\xa9 \xff ol\xe9 the", ["c", "##a", "##f", "##e", "o", "##l", "the"]),
-        ("a" * 200, ["a"] + ["##a"] * 199),
-        ("a" * 201, ["[UNK]"]),
-    ],
-)
+TOKENS = [
+    ("Unaffable, cats!", ["un", "##aff", "##able", ",", "cat", "##s", "!"]),  # the published example
+    ("\ufeffthe c\u00e1t ca\u0301t", ["the", "cat", "cat"]),
+    ("cats cat€ cat", ["cat", "##s", "[UNK]", "cat"]),  # a word with an unknown end is unknown as a whole
+    (b"caf\xc3\xa9 \xff ol\xe9 the", ["c", "##a", "##f", "##e", "o", "##l", "the"]),
+    ("a" * 200, ["a"] + ["##a"] * 199),
+    ("a" * 201, ["[UNK]"]),
+]
+
+
+@pytest.mark.parametrize(("text", "tokens"), TOKENS)
 def test_texts_are_tokenized_as_in_the_original(text, tokens, vocab_file):
     tokenizer = FullTokenizer(vocab_file)
     assert tokenizer.tokenize(text) == tokens
@@ -214,7 +208,7 @@ def test_real_text_has_the_same_tokens_with_and_without_offsets(name, casing, te
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_released_vocabularies_give_back_their_own_pieces(name, test_data):
-    vocab = load_vocab(str(test_data / "vocab" / name))
+    vocab = exact.load_vocab(str(test_data / "vocab" / name))
     assert list(vocab.values()) == list(range(len(vocab)))
     tokens = [token for token in vocab if not token.startswith("##") and token.split() == [token]]
     assert WordpieceTokenizer(vocab).tokenize(" ".join(tokens)) == tokens
@@ -234,14 +228,14 @@ def test_vocabulary_without_special_tokens_is_refused(tmp_path):
 
 def test_vocabulary_may_be_text_or_a_mapping(vocab_file):
     expected = FullTokenizer(vocab_file, do_lower_case=False)
-    for vocab in (VOCAB, parse_vocab(VOCAB)):
+    for vocab in (VOCAB, exact.parse_vocab(VOCAB)):
         tokenizer = FullTokenizer.from_vocab(vocab, do_lower_case=False)
         assert tokenizer.vocab == expected.vocab
         assert tokenizer.tokenize("The playing cat") == expected.tokenize("The playing cat")
 
 
 def test_vocabulary_lines_are_stripped_and_the_last_of_equal_ones_counts(tmp_path):
-    vocab = load_vocab(write_text(tmp_path / "vocab.txt", "a \n b\r\na\nc"))
+    vocab = exact.load_vocab(write_text(tmp_path / "vocab.txt", "a \n b\r\na\nc"))
     assert list(vocab.items()) == [("a", 2), ("b", 1), ("c", 3)]
-    assert parse_vocab("a\n\n") == {"a": 0, "": 1}
-    assert parse_vocab("a\u2028b\n") == {"a\u2028b": 0}
+    assert exact.parse_vocab("a\n\n") == {"a": 0, "": 1}
+    assert exact.parse_vocab("a\u2028b\n") == {"a\u2028b": 0}

@@ -13,18 +13,9 @@ from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer
 from tests.conftest import slow_after
 from tests.make import assert_rejected
+from tests.tokenization import test_fast
 from tests.tokenization.test_exact import ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES, SOME
-from tests.tokenization.test_fast import (
-    ANY_TEXTS,
-    CONTEXTS,
-    CONTEXTS_OF_SIGMA,
-    LONG_WORDS,
-    ODD_TEXTS,
-    STAYING_MARKS,
-    TRICKY_TEXTS,
-    make_vocab,
-    odd_tokenizer,
-)
+from tests.tokenization.test_fast import STAYING_MARKS, make_vocab, odd_tokenizer
 
 
 def make_pair(exact: FullTokenizer) -> types.SimpleNamespace:
@@ -67,7 +58,7 @@ def assert_ids(pair: types.SimpleNamespace, texts: list[str]) -> None:
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("casing", slow_after(1, CASINGS))
 def test_every_assigned_code_point_is_tokenized_exactly(casing, every):
-    for contexts in (CONTEXTS + " 中{0}{0}", CONTEXTS_OF_SIGMA):
+    for contexts in (test_fast.CONTEXTS + " 中{0}{0}", test_fast.CONTEXTS_OF_SIGMA):
         texts = [contexts.format(chr(code)) for code in (ASSIGNED if every else SOME)]
         assert_ids(alphabet(casing, every), [" ".join(texts[start : start + 32]) for start in range(0, len(texts), 32)])
 
@@ -108,7 +99,9 @@ BYTES = st.lists(st.sampled_from([*CHARACTERS, *NO_CHARACTERS]), max_size=8).map
 
 
 @given(
-    st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS, SPECIAL_TEXTS, BYTES), max_size=8),
+    st.lists(
+        st.one_of(test_fast.TRICKY_TEXTS, test_fast.ANY_TEXTS, test_fast.LONG_WORDS, SPECIAL_TEXTS, BYTES), max_size=8
+    ),
     st.sampled_from(CASINGS),
 )
 @settings(max_examples=200)
@@ -119,7 +112,7 @@ def test_any_texts_and_bytes_are_tokenized_exactly(texts, casing):
 odd_pair = functools.cache(lambda: make_pair(odd_tokenizer(CASED)))
 
 
-@given(ODD_TEXTS)
+@given(test_fast.ODD_TEXTS)
 @settings(max_examples=100)
 def test_odd_lines_of_a_vocabulary_change_nothing(text):
     assert_exact(odd_pair(), [text])

@@ -1,12 +1,14 @@
+"""Flags, help, errors and exit codes of commands, also while C code blocks the main thread."""
+
 import dataclasses
 import errno
 import io
 import os
-import pathlib
 import re
 import resource
 import runpy
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.utils.command_line import Command, Variant
-from official_bert.utils.flags import DATA, option
+from official_bert.utils.flags import DATA, ValidatedOptions, option
 from official_bert.utils.signals import exit_codes
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
@@ -79,7 +81,7 @@ def test_flags_are_spelled_as_the_original_spells_them():
         assert not command().parse(["--needed", "x", *spelling.split()])[0].is_cased, spelling
 
 
-def test_flags_can_be_read_from_files(tmp_path: pathlib.Path):
+def test_flags_can_be_read_from_files(tmp_path):
     write_text(tmp_path / "inner.flagfile", "\ufeff--number=3\n\n")
     path = write_text(tmp_path / "a.flagfile", f"\ufeff# a comment\n--needed=x\n--flagfile={tmp_path}/inner.flagfile\n")
     assert command().parse([f"--flagfile={path}"])[0].number == 3
@@ -339,7 +341,7 @@ INTERRUPTED = {
 
 
 @pytest.mark.parametrize("name", INTERRUPTED)
-def test_ctrl_c_ends_the_command_even_if_other_code_loses_the_exception(name: str, tmp_path: pathlib.Path):
+def test_ctrl_c_ends_the_command_even_if_other_code_loses_the_exception(name: str, tmp_path):
     write_text(tmp_path / "keras.py", KERAS)
     done = run_python("-c", INTERRUPT + INTERRUPTED[name], folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
@@ -369,3 +371,51 @@ with exit_codes():
     done = run_python("-c", code)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "shown\n", 1)
     assert_mentions(done.stderr, "error", "memory")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Example(ValidatedOptions):
+    share: float = option(0.5, "A share.", above=0, max=1)
+    count: int | None = option(None, "A count.", min=1_000)
+    rates: list[str] = option([], "Numbers.", items=float)
+    class_: str = option("x", "A name that Python reserves.", ("x",))
+
+
+@pytest.mark.parametrize(("changes", "names"), [
+    ({"count": 999}, ("--count", 999, "1,000")), ({"rates": ["1", "inf"]}, ("--rates", "inf", "finite")),
+    ({"class_": "y"}, ("--class", "y", "x")),
+])  # fmt: skip
+def test_an_error_names_flag_value_and_limits(changes: dict, names: tuple[object, ...]):
+    assert_rejected(names, lambda: _Example(**changes))
+
+
+def test_values_at_the_limits_are_accepted():
+    assert _Example(share=1.0, count=1_000, class_="x").count == 1_000
+
+
+# Like TensorFlow's runtime for several workers, C code replaces the handler of SIGTERM and waits with Python's lock.
+_WAIT = """
+import ctypes, os, signal
+from official_bert.utils.signals import default_signals, handle_interrupts
+libc = ctypes.PyDLL(None)
+with handle_interrupts():
+    with default_signals():
+        libc.signal(signal.SIGTERM, 1)
+        if {waits}:
+            print("waiting", flush=True)
+            libc.sleep(20)
+    print(signal.getsignal(signal.SIGINT).__name__, flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(("waits", "line", "number"), [
+    (True, "waiting\n", signal.SIGINT), (False, "interrupt\n", signal.SIGTERM),
+])  # fmt: skip
+def test_signals_end_a_process_during_and_after_a_wait_in_c_code(waits: bool, line: str, number: signal.Signals):
+    command = [sys.executable, "-c", _WAIT.format(waits=waits)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == line
+        process.send_signal(number)
+        assert process.wait(timeout=10) == -number

@@ -2,10 +2,8 @@ import contextlib
 import os
 import pathlib
 
-import fsspec
 import pytest
 
-from data_gen.text.formats import read_documents
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.utils import files, streams
@@ -42,17 +40,6 @@ def test_a_file_name_that_is_not_utf8_is_rejected(tmp_path: pathlib.Path):
     (tmp_path / "byte\udcff").touch()
     names = ("--input_file", f"'{tmp_path}/byte\\udcff'", "0xff")
     assert_rejected(names, files.expand, [f"{tmp_path}/*"], "input_file")
-
-
-def test_patterns_of_remote_files_are_expanded_through_fsspec():
-    for name in ("b.txt", "a.txt"):
-        with fsspec.open(f"memory://patterns/{name}", "wb") as writer:
-            writer.write(b"One.\n")
-    found = files.expand(["memory://patterns/*.txt"], "input_file")
-    assert [path.rsplit("/")[-1] for path in found] == ["a.txt", "b.txt"]
-    assert [files.size(path) for path in found] == [5, 5]
-    assert list(read_documents(found[0])) == [["One."]]
-    assert_rejected("memory://patterns/*.json", files.expand, ["memory://patterns/*.json"], "input_file")
 
 
 @pytest.mark.parametrize(("content", "names"), [

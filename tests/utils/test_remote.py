@@ -1,18 +1,20 @@
 import contextlib
+import json
 import os
 import pathlib
 import sys
 import uuid
+from importlib import metadata
 
 import fsspec
 import pytest
 
+from data_gen.text.formats import read_documents
 from official_bert.errors import UserError
 from official_bert.runs import locks
-from official_bert.utils import files
+from official_bert.utils import extras, files
 from tests.conftest import ROOT
 from tests.make import assert_mentions, assert_rejected, refusal, write_text
-from tests.object_store import ObjectStore
 
 _S3 = pytest.param("s3", marks=pytest.mark.slow)
 
@@ -35,7 +37,10 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
     assert files.size_and_time(path)[1] >= time
     assert (files.list_folder(remote), files.list_folder(folder)) == (["inner"], ["a [1].txt"])
     assert (files.is_folder(folder), files.is_folder(path)) == (True, False)
-    assert [files.read_text(each) for each in files.glob(f"{folder}/*.txt")] == ["the second"]
+    files.copy(path, f"{folder}/0.txt")
+    first, second = files.expand([f"{folder}/*.txt"], "input_file")
+    assert (first.rpartition("/")[2], list(read_documents(second))) == ("0.txt", [["the second"]])
+    assert_rejected(f"{folder}/*.json", files.expand, [f"{folder}/*.json"], "input_file")
     files.copy(path, f"{remote}/b")
     for _ in range(2):
         files.remove(path)
@@ -98,7 +103,7 @@ def test_local_copies_are_cached_until_the_remote_files_change(remote: str):
 
 
 @pytest.mark.slow
-def test_odd_names_in_object_storage(store: ObjectStore, bucket: str):
+def test_odd_names_in_object_storage(store, bucket: str):
     for folder in ("model [1]", "model 1"):  # brackets are not a pattern
         files.write_text(f"{bucket}/{folder}/a", folder)
     assert pathlib.Path(files.local_copy(f"{bucket}/model [1]"), "a").read_text() == "model [1]"
@@ -141,3 +146,20 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(registry, name, {})
     assert_rejected(("s3fs", f"{ROOT}[remote]"), files.exists, "s3://bucket/a")
     assert_rejected(("unknown://a", "Protocol"), files.exists, "unknown://a")
+
+
+WHEEL = "file:///dist/official_bert-0.1.0-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(("source", "requirement"), [
+    (None, "official-bert[serve]"),
+    ({"url": WHEEL, "archive_info": {}}, f"official-bert[serve] @ {WHEEL}"),
+    ({"url": "https://host/a.git", "vcs_info": {"vcs": "git"}}, "official-bert[serve] @ git+https://host/a.git"),
+])  # fmt: skip
+def test_extras_are_installed_from_the_source_of_the_package(source, requirement: str, tmp_path, monkeypatch):
+    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "official_bert" / "utils" / "extras.py"))
+    if source:
+        (tmp_path / "direct_url.json").write_text(json.dumps(source))
+    message = str(extras.explain_missing_package(ModuleNotFoundError(name="aiohttp.web"), "serve"))
+    assert_mentions(message, "aiohttp", f"pip install '{requirement}'")

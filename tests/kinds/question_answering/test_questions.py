@@ -1,7 +1,5 @@
 import dataclasses
-import pathlib
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +30,7 @@ def tokenizer(vocab_file: str) -> FullTokenizer:
     return FullTokenizer(vocab_file)
 
 
-def split(questions: list[Question], tokenizer: FullTokenizer, limits: Limits = SMALL) -> list[Any]:
+def split(questions: list[Question], tokenizer: FullTokenizer, limits: Limits = SMALL):
     """Returns the windows of questions with their rows."""
     features = head.featurize(questions, tokenizer, *limits)
     return list_rows(features, head.list_windows(features))
@@ -83,15 +81,13 @@ def test_an_answer_that_splits_a_piece_maps_to_pieces_of_the_same_word(
     context: str, answer: str, start: int, expected: tuple[int, int], tokenizer: FullTokenizer
 ):
     pieces = head.tokenize_context(context, tokenizer)
-    assert (
-        head.find_answer_tokens(Question("q", "cat", context, (Answer(answer, start),)), pieces, tokenizer) == expected
-    )
+    question = Question("q", "cat", context, (Answer(answer, start),))
+    assert head.find_answer_tokens(question, pieces, tokenizer) == expected
 
 
 def test_limits_that_leave_no_room_for_context_are_rejected(tokenizer: FullTokenizer):
-    assert_rejected(
-        ("max_seq_length=67", 64, "max_query_length"), QuestionAnsweringSpec().featurize, QUESTIONS, tokenizer, 67
-    )
+    names = ("max_seq_length=67", 64, "max_query_length")
+    assert_rejected(names, QuestionAnsweringSpec().featurize, QUESTIONS, tokenizer, 67)
     assert len(QuestionAnsweringSpec().featurize(QUESTIONS, tokenizer, 68)) == 3
     assert_rejected(("doc_stride", 0, 1), QuestionAnsweringSpec(doc_stride=0).featurize, QUESTIONS, tokenizer, 384)
 
@@ -121,21 +117,21 @@ def test_invalid_answers_are_reported(answer, names):
     assert examples((["who sat"], ["the cat sat"]), [("cat", 4)])[0].answers == (Answer("cat", 4),)
 
 
-def make_scores(window: Any, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
+def make_scores(window, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
     """Returns scores that are highest at two positions of the window."""
     scores = np.zeros((2, len(window.input_ids)), np.float32)
     scores[0, start] = scores[1, end] = value
     return scores[0], scores[1]
 
 
-def predict(context: str, windows: list[Any], scores: list[Any], version_2: bool = False, **settings: int):
+def predict(context: str, windows, scores, version_2: bool = False, **settings: int):
     """Returns the prediction for a question about a context."""
     (starts, ends), questions = zip(*scores, strict=True), [Question("q", "cat dog mat", context, None)]
     (prediction,) = candidates.predict(questions, windows, starts, ends, version_2, **settings)
     return prediction
 
 
-def make_windows(context: str, tokenizer: FullTokenizer, limits: Limits = SMALL, answers: Any = None) -> list[Any]:
+def make_windows(context: str, tokenizer: FullTokenizer, limits: Limits = SMALL, answers=None):
     return split([Question("q", "cat dog mat", context, answers)], tokenizer, limits)
 
 
@@ -212,7 +208,7 @@ def test_a_context_without_words_has_no_answer(version_2: bool, context: str, to
 
 
 @pytest.mark.parametrize("limits", [(384, 128, 64), (128, 32, 24)])
-def test_targets_of_real_questions_decode_to_the_exact_answers(limits: Limits, test_data: pathlib.Path):
+def test_targets_of_real_questions_decode_to_the_exact_answers(limits: Limits, test_data):
     tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
     path = str(test_data / "squad" / "dev-v1.1.json")
     questions, _ = read_kept(squad.read, path, version_2=False, split="train")

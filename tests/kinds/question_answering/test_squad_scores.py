@@ -1,5 +1,3 @@
-import pathlib
-
 import pytest
 
 from official_bert.kinds.question_answering import squad_scores
@@ -81,7 +79,7 @@ def test_questions_without_known_answers_cannot_be_scored():
 @pytest.mark.parametrize(("name", "version_2", "score"), [
     ("dev-v1.1.json", False, squad_scores.score_version_1), ("dev-v2.0-part.json", True, squad_scores.score_version_2),
 ])  # fmt: skip
-def test_perfect_predictions_score_100(name: str, version_2: bool, score, test_data: pathlib.Path):
+def test_perfect_predictions_score_100(name: str, version_2: bool, score, test_data):
     questions = squad.read(str(test_data / "squad" / name), version_2, "dev", BadRows())[::4]
     scores = score(questions, {each.id: each.answers[0].text if each.answers else "" for each in questions})
     assert {value for key, value in scores.items() if "total" not in key} == {100.0}

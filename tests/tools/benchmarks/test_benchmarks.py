@@ -1,7 +1,6 @@
 """Every benchmark completes at the smallest size and prints its table."""
 
 import importlib
-import pathlib
 import re
 import sys
 
@@ -20,7 +19,7 @@ def read_rows(output: str) -> dict[str, list[float]]:
 
 
 @pytest.fixture
-def smallest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def smallest(tmp_path, monkeypatch: pytest.MonkeyPatch):
     """A folder of small data. A model of width 8 replaces BERT-Tiny, with the vocabulary of the benchmarks."""
     write_text(tmp_path / "config.json", tiny_config(vocab_size=8000, max_position_embeddings=128).to_json())
     monkeypatch.setitem(measuring.MODELS, "tiny", str(tmp_path / "config"))
@@ -68,7 +67,7 @@ def test_a_process_that_fails_or_ends_too_early_is_an_error():
     assert usage.wall < 30
 
 
-def test_a_corpus_is_the_text_repeated_up_to_the_end_of_a_document(tmp_path: pathlib.Path):
+def test_a_corpus_is_the_text_repeated_up_to_the_end_of_a_document(tmp_path):
     document = b"the cat sat .\n" * 10 + b"\n"
     generation.write_corpus(document * 2000, str(tmp_path / "corpus"), 1)
     written = (tmp_path / "corpus").read_bytes()

@@ -1,27 +1,27 @@
 """The comparison of programs: the official_bert commands, the budget, and the table. A full comparison is slow."""
 
+import json
 import math
 import pathlib
-from typing import Any
 
 import pytest
 
 from official_bert.utils import allocator, files
 from tests.make import run_python, write_text
-from tools.benchmarks import quality, quality_peers
+from tools.benchmarks import finetuning_quality, measuring, quality, quality_peers
 
 
-def options(**flags: Any) -> quality.Options:
+def options(**flags) -> quality.Options:
     return quality.Options(input_file=["a"], heldout_file=["b"], output_dir="c", **flags)
 
 
-def our_run(**flags: Any) -> quality.Run:
+def our_run(**flags) -> quality.Run:
     (run,) = quality.list_runs(options(programs=["official_bert"], seeds=["1"], **flags))
     return run
 
 
 @pytest.fixture
-def shared(tmp_path: pathlib.Path) -> pathlib.Path:
+def shared(tmp_path):
     write_text(tmp_path / "vocab.txt", "[PAD]\n[UNK]\n")
     write_text(tmp_path / "text.txt", "a text.\n" * 100_000)
     return tmp_path
@@ -31,7 +31,7 @@ def test_every_run_has_a_unique_name():
     assert len({run.name for run in quality.list_runs(options())}) == len(quality.list_runs(options())) == 9
 
 
-def test_official_bert_trains_one_phase_from_counted_weights(shared: pathlib.Path):
+def test_official_bert_trains_one_phase_from_counted_weights(shared):
     flags = quality.make_flags(our_run(), shared, shared, 800)
     passes = math.ceil(800 * 32 * 64 / (800_000 / 4.5))
     expected = {"masked_lm_prob": 0.2, "max_predictions_per_seq": 13, "dupe_factor": min(10, passes)}
@@ -47,11 +47,11 @@ def test_official_bert_trains_one_phase_from_counted_weights(shared: pathlib.Pat
 def test_a_run_uses_its_precision_and_stays_within_its_budget(shared, monkeypatch, dtype):
     calls = []
 
-    def run_peer(function: str, arguments: dict[str, Any]) -> tuple[float, Any]:
+    def run_peer(function: str, arguments):
         calls.append((function, arguments))
         return 40.0, {"start": 14.0, "step": 0.5}
 
-    def run_command(command: str, **flags: Any) -> float:
+    def run_command(command: str, **flags) -> float:
         calls.append((command, flags))
         return 1.0
 
@@ -65,7 +65,7 @@ def test_a_run_uses_its_precision_and_stays_within_its_budget(shared, monkeypatc
 
 
 @pytest.mark.slow
-def test_the_speed_is_measured(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_speed_is_measured(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(allocator, "tune_allocator", lambda: None)
     monkeypatch.setattr(quality_peers, "_SECONDS_OF_CALL", 0.01)
     config = write_text(tmp_path / "bert_config.json", quality.SIZES["tiny"].config(50, 8).to_json())
@@ -75,7 +75,7 @@ def test_the_speed_is_measured(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
 
 
 def test_the_table_has_means_over_the_seeds():
-    def make_result(program: str, loss: float) -> dict[str, Any]:
+    def make_result(program: str, loss: float):
         scores = {"loss": loss, "accuracy": 0.25}
         used = {"processor_seconds": 300, "steps": 100, "step_seconds": 0.1, "rate": 1e-3}
         return {"run": {"program": program}, **used, "heldout": {"pairs": scores, "whole": scores}}
@@ -90,11 +90,9 @@ def test_the_table_has_means_over_the_seeds():
 
 
 @pytest.mark.slow
-def test_every_program_runs_and_converted_weights_have_the_same_scores(tmp_path: pathlib.Path):
-    lines = [
-        f"the cat {n} sat on the mat {n * k} . a dog ran .\n" + "\n" * (n == 8) for k in range(40) for n in range(9)
-    ]
-    text = write_text(tmp_path / "text.txt", "".join(lines))
+def test_every_program_runs_and_converted_weights_have_the_same_scores(tmp_path):
+    documents = ("".join(f"the cat {n} sat on the mat {n * k} . a dog ran .\n" for n in range(9)) for k in range(40))
+    text = write_text(tmp_path / "text.txt", "\n".join(documents))
     flags = "--minutes=0.01 --seeds=1 --vocab_size=60 --max_seq_length=16 --learning_rates=1e-3 --noinit_from_records"
     paths = [f"--input_file={text}", f"--heldout_file={text}", f"--output_dir={tmp_path}/out"]
     done = run_python("-m", "tools.benchmarks.quality", *paths, *flags.split())
@@ -103,3 +101,40 @@ def test_every_program_runs_and_converted_weights_have_the_same_scores(tmp_path:
         results = files.read_json_object(str(tmp_path / "out" / f"{program}-tiny-0.01-1.json"))
         assert results["own_loss"] == pytest.approx(results["heldout"]["pairs_with_segments"], abs=1e-3)
     assert "| official_bert | 1 |" in done.stdout
+
+
+def test_finished_runs_are_not_repeated_and_all_are_in_the_table(tmp_path: pathlib.Path, monkeypatch, capsys):
+    (tmp_path / "RTE").mkdir()
+    for part in ("train", "dev"):
+        rows = [f"{number}\tfirst {number}\tsecond\t{'not_' * (number % 2)}entailment" for number in range(6)]
+        (tmp_path / "RTE" / f"{part}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
+    runs = []
+
+    def run(command: list[str]) -> measuring.Usage:
+        program, options = command[-2], json.loads(command[-1])
+        folder = pathlib.Path(options["folder"])
+        lines = {part: (folder / f"{part}.tsv").read_text().splitlines() for part in ("train", "dev")}
+        runs.append((program, options["seed"], lines))
+        return measuring.Usage(9.0, 4.0 + options["seed"], 1.0, 1.0, json.dumps({"score": 0.5 + options["seed"] / 10}))
+
+    monkeypatch.setattr(measuring, "run", run)
+    monkeypatch.setattr(finetuning_quality, "CELLS", [("RTE", 5e-5)])
+    options = finetuning_quality.Options(
+        glue_dir=str(tmp_path), model="m", results_file=str(tmp_path / "results"), seeds=["0", "1"], rows=4, dev_rows=9
+    )
+    finetuning_quality.main(options)
+    first, *others = runs
+    assert [each[:2] for each in runs] == [("fit", 0), ("hugging_face", 0), ("fit", 1), ("hugging_face", 1)]
+    assert all(each[2] == first[2] for each in others)
+    assert {part: len(lines) for part, lines in first[2].items()} == {"train": 5, "dev": 7}
+    for line in first[2]["dev"][1:]:
+        text, second, label = line.split("\t")
+        assert (second, int(label)) == ("second", int(text.split()[1]) % 2)
+    table = capsys.readouterr().out
+    for name in ("official_bert `fit`", "Hugging Face's Trainer"):
+        assert f"| RTE, accuracy | 5e-05 | {name} | 0.550 | 0.500 | 0.500 0.600 | 4 |\n" in table
+    results = pathlib.Path(options.results_file).read_text().splitlines(keepends=True)
+    pathlib.Path(options.results_file).write_text("".join(results[:3]))
+    finetuning_quality.main(options)
+    assert [each[:2] for each in runs[4:]] == [("hugging_face", 1)]
+    assert capsys.readouterr().out == table

@@ -8,8 +8,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -39,12 +37,12 @@ def make_options(data_dir: pathlib.Path, table: str, scale: str = "tiny", **chan
     return Options(**values)  # type: ignore[arg-type]
 
 
-def list_runs(data_dir: pathlib.Path, table: str, command: str, scale: str = "base", **changes: Any) -> list[Run]:
+def list_runs(data_dir: pathlib.Path, table: str, command: str, scale: str = "base", **changes) -> list[Run]:
     found = Experiment(make_options(data_dir, table, scale, **changes)).runs()
     return [run for run in found if run.command == command]
 
 
-def parse(run: Run) -> list[Any]:
+def parse(run: Run):
     return load(run.command).parse(shlex.split(run.line())[2:])
 
 
@@ -112,9 +110,8 @@ def test_scores_use_the_best_learning_rate_and_threshold(data_dir: pathlib.Path)
         return experiment.score(experiment.table.variants[0], column, "1")
 
     runs = [*list_runs(data_dir, "1", "finetune"), *list_runs(data_dir, "3", "finetune")]
-    folder, of_questions = (
-        next(pathlib.Path(run.folder) for run in runs if run.flags["task"] == task) for task in ("mnli", "squad_v2")
-    )
+    folders = {run.flags["task"]: pathlib.Path(run.folder) for run in reversed(runs)}
+    folder, of_questions = folders["mnli"], folders["squad_v2"]
     best = folder / "rate_2e-05" / "seed_1"
     write_text(folder / "sweep.json", json.dumps([{"folders": [str(best)]}, {"folders": [str(folder / "worse")]}]))
     write_text(best / "results.json", '{"matched": {"accuracy": 0.84}, "mismatched": {"accuracy": 0.83}}')
@@ -224,7 +221,7 @@ def test_a_command_ends_with_its_parent_process(tmp_path: pathlib.Path):
     wait_for_exit(int(output.read_text()))
 
 
-def fake_results(all_runs: Sequence[Run]) -> None:
+def fake_results(all_runs) -> None:
     for run in all_runs:
         folder = pathlib.Path(run.folder)
         if run.command == "learn-vocabulary":

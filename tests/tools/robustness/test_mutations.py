@@ -1,7 +1,5 @@
 """The list of mutations matches the code. `make mutations` runs them."""
 
-import pathlib
-
 import pytest
 
 from tests.conftest import ROOT
@@ -38,15 +36,13 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize(("module", "verdict"), VERDICTS.items())
-@pytest.mark.usefixtures("few_plugins")
-def test_only_a_test_that_runs_and_fails_catches_a_mutation(module: str, verdict: str, tmp_path: pathlib.Path):
+def test_only_a_test_that_runs_and_fails_catches_a_mutation(module: str, verdict: str, tmp_path, few_plugins):
     write_text(tmp_path / "module.py", module)
     write_text(tmp_path / "tests/test_it.py", "from module import one\n\ndef test_one():\n    assert one() == 1\n")
     assert judge(tmp_path, ["tests/test_it.py"]).text() == verdict
 
 
-@pytest.mark.usefixtures("few_plugins")
-def test_a_mutation_whose_tests_time_out_was_not_tried(tmp_path: pathlib.Path):
+def test_a_mutation_whose_tests_time_out_was_not_tried(tmp_path, few_plugins):
     write_text(tmp_path / "test_it.py", "import time\n\ndef test_one():\n    time.sleep(60)\n")
     with pytest.raises(UntriedError, match="1 seconds"):
         run_tests(tmp_path, ["test_it.py"], timeout=1)

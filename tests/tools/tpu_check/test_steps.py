@@ -17,25 +17,19 @@ from official_bert.modeling.config import BertConfig
 from tests.make import tiny_config, write_text
 from tests.pretraining.pretraining_runs import feature_specs
 from tools.tpu_check import answers, command, compiler, steps
+from tools.tpu_check import options as step_options
 from tools.tpu_check.functional import replay_without_variables
-from tools.tpu_check.options import (
-    FineTuningStepOptions,
-    LabelledTaskStepOptions,
-    Options,
-    PretrainingStepOptions,
-    TableStepOptions,
-    TaskStepOptions,
-)
 from tools.tpu_check.steps import ReplicaStep
 
 LENGTH, BATCH = 8, 4
+CONFIG = tiny_config(num_hidden_layers=1)
 TASKS = {
-    names.CLASSIFICATION: ("mnli", TaskStepOptions()),
-    names.REGRESSION: ("sts-b", TaskStepOptions()),
-    names.MULTI_LABEL: ("table", TableStepOptions(num_labels=3, label_kind="multi_label")),
-    names.TAGGING: ("tagging", LabelledTaskStepOptions(num_labels=3)),
-    names.QUESTION_ANSWERING: ("squad", TaskStepOptions()),
-    names.MULTIPLE_CHOICE: ("swag", TaskStepOptions()),
+    names.CLASSIFICATION: ("mnli", step_options.TaskStepOptions()),
+    names.REGRESSION: ("sts-b", step_options.TaskStepOptions()),
+    names.MULTI_LABEL: ("table", step_options.TableStepOptions(num_labels=3, label_kind="multi_label")),
+    names.TAGGING: ("tagging", step_options.LabelledTaskStepOptions(num_labels=3)),
+    names.QUESTION_ANSWERING: ("squad", step_options.TaskStepOptions()),
+    names.MULTIPLE_CHOICE: ("swag", step_options.TaskStepOptions()),
 }
 
 
@@ -50,11 +44,6 @@ def real_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "create_variables_without_values", here)
 
 
-@pytest.fixture
-def small_config() -> BertConfig:
-    return tiny_config(num_hidden_layers=1)
-
-
 def random_like(spec: tf.TensorSpec, rng: np.random.Generator, config: BertConfig, name: str) -> tf.Tensor:
     """Returns plausible random values for a feature, by its name."""
     if spec.dtype == tf.float32:
@@ -67,12 +56,13 @@ def random_like(spec: tf.TensorSpec, rng: np.random.Generator, config: BertConfi
 
 def random_arguments(step: ReplicaStep, config: BertConfig) -> list[Any]:
     rng = np.random.default_rng(0)
-    return [
-        {name: random_like(spec, rng, config, name) for name, spec in argument.items()}
-        if isinstance(argument, dict)
-        else random_like(argument, rng, config, "")
-        for argument in step.arguments(BATCH)
-    ]
+
+    def like(argument):
+        if isinstance(argument, dict):
+            return {name: random_like(spec, rng, config, name) for name, spec in argument.items()}
+        return random_like(argument, rng, config, "")
+
+    return list(map(like, step.arguments(BATCH)))
 
 
 def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
@@ -90,9 +80,8 @@ def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
     before = [variable.numpy() for variable in held]
     # Compiled as for a TPU: XLA supports all operations of forward pass, backward pass, clipping and optimizer.
     number = len(tensors)
-    pure = tf.function(
-        lambda *all: replay_without_variables(traced.graph, all[:number], all[number:]), jit_compile=True
-    )
+    replay = lambda *all: replay_without_variables(traced.graph, all[:number], all[number:])  # noqa: E731
+    pure = tf.function(replay, jit_compile=True)
     results = pure(*tensors, *before)
     expected = tf.nest.flatten(traced(*tensors))
     for result, value in zip(results, expected, strict=False):
@@ -115,34 +104,34 @@ def assert_changes_all_variables(step: ReplicaStep, config: BertConfig) -> None:
 
 
 def pretraining(config: BertConfig, **changes: Any) -> ReplicaStep:
-    options = PretrainingStepOptions(
+    options = step_options.PretrainingStepOptions(
         "bert_config.json", max_seq_length=LENGTH, max_predictions_per_seq=3, train_batch_size=BATCH, **changes
     )
     return steps.pretraining_step(config, options, replicas=1)[0]
 
 
 @pytest.mark.slow
-def test_the_functional_step_of_pretraining_equals_the_step(small_config: BertConfig, real_variables: None):
-    step = pretraining(small_config)
-    assert_changes_all_variables(step, small_config)
+def test_the_functional_step_of_pretraining_equals_the_step(real_variables: None):
+    step = pretraining(CONFIG)
+    assert_changes_all_variables(step, CONFIG)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", names.KINDS)
-def test_the_functional_steps_of_fine_tuning_equal_the_steps(kind, small_config, real_variables):
+def test_the_functional_steps_of_fine_tuning_equal_the_steps(kind, real_variables):
     name, task_options = TASKS[kind]
-    options = FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
-    ((length, training, prediction),), _ = steps.finetuning_steps(small_config, name, options, task_options)
+    options = step_options.FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
+    ((length, training, prediction),), _ = steps.finetuning_steps(CONFIG, name, options, task_options)
     assert length == LENGTH
     assert steps.make_dataless_task(name, task_options).spec.kind == kind
-    assert assert_same(prediction, random_arguments(prediction, small_config)) == 0
-    assert_changes_all_variables(training, small_config)
+    assert assert_same(prediction, random_arguments(prediction, CONFIG)) == 0
+    assert_changes_all_variables(training, CONFIG)
 
 
-def test_tpu_lengths_are_compiled_longest_first(small_config: BertConfig):
-    config = dataclasses.replace(small_config, max_position_embeddings=100)
-    options = FineTuningStepOptions("bert_config.json", max_seq_length=100, train_batch_size=BATCH)
-    by_length, parameters = steps.finetuning_steps(config, "swag", options, TaskStepOptions())
+def test_tpu_lengths_are_compiled_longest_first():
+    config = dataclasses.replace(CONFIG, max_position_embeddings=100)
+    options = step_options.FineTuningStepOptions("bert_config.json", max_seq_length=100, train_batch_size=BATCH)
+    by_length, parameters = steps.finetuning_steps(config, "swag", options, step_options.TaskStepOptions())
     assert [length for length, _, _ in by_length] == [100, 64, 32]
     inputs, labels = by_length[0][1].arguments(2)
     assert inputs["input_ids"].shape == (2, 4, 100)  # SWAG has four endings
@@ -153,8 +142,8 @@ def test_tpu_lengths_are_compiled_longest_first(small_config: BertConfig):
     assert not optimizer.clips_rows
 
 
-def test_packed_records_have_the_shapes_of_training(small_config: BertConfig):
-    step = pretraining(small_config, pack_sequences=True, packed_rows=3, gradient_accumulation_steps=2)
+def test_packed_records_have_the_shapes_of_training():
+    step = pretraining(CONFIG, pack_sequences=True, packed_rows=3, gradient_accumulation_steps=2)
     (features,) = step.arguments(BATCH)
     records = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in feature_specs(BATCH, LENGTH, 3).items()}
     expected = pack(records, Packing(batch_size=BATCH, replicas=1, micro_batches=2, typical_micro_batches=2, rows=2))
@@ -194,19 +183,16 @@ class FakeTpu:
     (FakeTpu(largest=99, max_answers=0), [], 4),
 ])  # fmt: skip
 def test_a_check_of_fine_tuning_prints_every_length_and_the_largest_batch(
-    tpu: FakeTpu, printed: list[str], unknown: int, small_config: BertConfig, tmp_path, monkeypatch, capsys
+    tpu: FakeTpu, printed: list[str], unknown: int, tmp_path, monkeypatch, capsys
 ):
-    config = dataclasses.replace(small_config, max_position_embeddings=64)
+    config = dataclasses.replace(CONFIG, max_position_embeddings=64)
     config_file = write_text(tmp_path / "bert_config.json", config.to_json())
     monkeypatch.setattr(command, "StepCompiler", lambda topology, time_limit: tpu)
-    options = FineTuningStepOptions(config_file, max_seq_length=64, train_batch_size=6, eval_batch_size=9)
-    assert command.run(Options(task="mrpc"), options, TaskStepOptions()) == 1
+    options = step_options.FineTuningStepOptions(config_file, max_seq_length=64, train_batch_size=6, eval_batch_size=9)
+    assert command.run(step_options.Options(task="mrpc"), options, step_options.TaskStepOptions()) == 1
     # 6 rows of a batch are 3 per replica. 9 rows are 5 per replica, including an empty one.
-    assert tpu.asked[:4] == [
-        (f"{step} of length {length}", batch)
-        for length in (64, 32)
-        for step, batch in (("training step", 3), ("prediction", 5))
-    ]
+    batches = (("training step", 3), ("prediction", 5))
+    assert tpu.asked[:4] == [(f"{step} of length {length}", batch) for length in (64, 32) for step, batch in batches]
     output = capsys.readouterr().out
     assert [text for text in printed if text not in output] == []
     assert output.count("| not known: out of time |") == unknown

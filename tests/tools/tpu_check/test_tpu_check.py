@@ -1,26 +1,22 @@
-"""The parts of tpu_check that need neither its environment nor a TPU's compiler."""
+"""The parts of tpu_check that need neither its environment nor a TPU's compiler, such as reading the TPU recipes."""
 
 import dataclasses
 import itertools
 import re
-from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.errors import UserError
 from official_bert.tasks.options import TASK_OPTIONS
 from tests.conftest import ROOT
-from tests.make import assert_rejected, run_python
-from tools.tpu_check import answers, command, compiler
+from tests.make import assert_rejected, run_python, write_text
+from tools.tpu_check import answers, command, compiler, recipes, steps
+from tools.tpu_check import options as step_options
+from tools.tpu_check.answers import Compiled, Refused
 from tools.tpu_check.functional import replay_without_variables
-from tools.tpu_check.options import (
-    FineTuningStepOptions,
-    Options,
-    PretrainingStepOptions,
-    TaskStepOptions,
-    make_variants,
-)
 
 
 def test_largest_batch_is_found_to_an_eighth():
@@ -88,11 +84,14 @@ _TINY = str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json")
     # Without mistakes, the environment is checked.
     *[(task, {}, ("tensorflow-tpu", "tpu-check")) for task in ("pretraining", "squad")],
 ])  # fmt: skip
-def test_bad_options_are_refused_before_anything_is_compiled(task: str, changes: dict[str, Any], names):
+def test_bad_options_are_refused_before_anything_is_compiled(task: str, changes, names):
     def check() -> int:
         if task == "pretraining":
-            return command.run(Options(), PretrainingStepOptions(**{"bert_config_file": _TINY} | changes))
-        return command.run(Options(task=task), FineTuningStepOptions(**{"init": _TINY} | changes), TaskStepOptions())
+            return command.run(
+                step_options.Options(), step_options.PretrainingStepOptions(**{"bert_config_file": _TINY} | changes)
+            )
+        of_step = step_options.FineTuningStepOptions(**{"init": _TINY} | changes)
+        return command.run(step_options.Options(task=task), of_step, step_options.TaskStepOptions())
 
     assert_rejected(names, check)
 
@@ -121,12 +120,12 @@ def test_a_search_at_the_time_limit_prints_its_results():
 
 def test_flags_are_those_of_the_check():
     text = run_python("-m", "tools.tpu_check", "--help").stdout
-    for field in (*dataclasses.fields(Options), *dataclasses.fields(PretrainingStepOptions)):
+    for field in (*dataclasses.fields(step_options.Options), *dataclasses.fields(step_options.PretrainingStepOptions)):
         assert f"--{field.name}" in text or f"--[no]{field.name}" in text, field.name
 
 
 def test_every_task_can_be_checked():
-    assert list(make_variants()) == ["pretraining", *TASK_OPTIONS]
+    assert list(step_options.make_variants()) == ["pretraining", *TASK_OPTIONS]
 
 
 def test_control_flow_on_variables_becomes_functional():
@@ -161,3 +160,42 @@ def test_control_flow_on_variables_becomes_functional():
         np.testing.assert_allclose(result, stateful(tf.constant(x)))
         for place, value in zip(order, after, strict=True):
             np.testing.assert_allclose(value, (first, second)[place])
+
+
+def test_each_phase_of_a_recipe_is_a_separate_step(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    recipe_of_tpu = {"v3-8": ("v3:2x2", 256), "v5e-8": ("v5e:2x4", 1024), "v5e-64": ("v5e:8x8", 256)}
+    found = {path.name for path in (ROOT / "configs").glob("tpu_*")}
+    assert found == {f"tpu_{name}.flagfile" for name in recipe_of_tpu}
+    for name, (topology, batch) in recipe_of_tpu.items():
+        phases = recipes.read_phases(f"configs/tpu_{name}.flagfile")
+        assert [(phase.max_seq_length, phase.max_predictions_per_seq) for phase in phases] == [(128, 20), (512, 77)]
+        assert recipes.get_topology(f"configs/tpu_{name}.flagfile") == topology
+        assert {(phase.train_batch_size, phase.dtype) for phase in phases} == {(batch, "bfloat16")}
+
+
+def test_recipes_with_an_unknown_tpu_or_flag_are_rejected(tmp_path):
+    name = "configs/tpu_v9-8.flagfile"
+    assert_rejected((name, "tpu_NAME.flagfile", "v3-8"), recipes.get_topology, name)
+    for content, *names in (
+        ("# a comment\n--bert_config=x\n", "tpu_v3-8.flagfile", "line 2", "run_pretraining", "--bert_config"),
+        ("--left_to_right\n", "tpu_v3-8.flagfile", "line 1", "--left_to_right"),
+        ("--bert_config_file=x\n--pack_sequences\n", "--pack_sequences", "--packed_rows"),
+    ):
+        path = write_text(tmp_path / "tpu_v3-8.flagfile", content)
+        assert_rejected((*names,), recipes.read_phases, path)
+
+
+@pytest.mark.parametrize(("answer", "row", "is_known"), [
+    (Compiled("TPU v3", 2.5e12, 3 * 2**30, 2**30, [("all-reduce", 5, 440_000_000)]),
+     ("2.50", "3.00", "5 all-reduce: 440 MB", "yes"), True),
+    (Refused(2**34, 2**33), ("-", "-", "-", "no: needs 16.00 GiB of 8.00"), False),
+    (compiler.OutOfTimeError(), ("-", "-", "-", "not known: out of time"), False),
+    (UserError("the compiler itself crashed"), ("-", "-", "-", "not known: the compiler itself crashed"), False),
+])  # fmt: skip
+def test_compiler_results_become_a_table_row(answer, row, is_known, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(steps, "pretraining_step", lambda *_: (None, 0))
+    fake_tpu = mock.Mock(replicas=8, topology="v3:2x2", compile=mock.Mock(side_effect=[answer]))
+    phase = recipes.read_phases("configs/tpu_v3-8.flagfile")[0]
+    assert recipes._compile_phase(phase, fake_tpu) == (("32", *row), is_known)

@@ -1,15 +1,20 @@
-"""`make attack` detects crashes, hangs and wrong results, and its cases can be repeated."""
+"""`make attack` detects crashes, hangs and wrong results, and its cases can be repeated.
+
+Attacked processes are monitored, killed and judged.
+"""
 
 import os
 import pathlib
+import signal
 
 import pytest
 
 from official_bert_cli import load
 from tests.make import run_python, write_text
 from tools.robustness.attack.__main__ import format_table
-from tools.robustness.attack.cases import Case
+from tools.robustness.attack.cases import Case, NotHeldError
 from tools.robustness.attack.damage import damage_file
+from tools.robustness.attack.processes import Ended
 from tools.robustness.attack.samples import COMMANDS
 
 
@@ -85,3 +90,37 @@ def test_cases_of_every_kind_pass():
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     for kind in ("kills", "damage", "requests", "contradictions"):
         assert f"\n| {kind} | " in done.stdout
+
+
+def test_a_traceback_a_crash_and_an_unclear_error_are_failures_and_a_clear_error_is_not():
+    traceback = "Traceback (most recent call last):\n  ...\nKeyError: 1"
+    for code, output in ((0, traceback), (70, ""), (-signal.SIGSEGV, ""), (1, "it did not work")):
+        with pytest.raises(NotHeldError):
+            Ended(code, output, 100).check()
+    with pytest.raises(NotHeldError):
+        Ended(0, "", 10_000).check()
+    Ended(0, "", 100).check()
+    Ended(1, "error: a does not exist\n", 100).check()
+
+
+def test_a_process_is_waited_for_killed_and_its_output_kept(tmp_path):
+    # The program runs in a separate process because it forks, which is not safe once TensorFlow is running.
+    program = f"""
+import sys, time
+from tools.robustness.attack import processes
+ended = processes.start_function(lambda: print("one")).finish()
+assert (ended.code, ended.output) == (0, "one\\n"), ended
+ended = processes.start_function(lambda: 1 / 0).finish()
+assert ended.code == 70 and processes.TRACEBACK in ended.output, ended
+running = processes.start_function(lambda: (print("begun"), time.sleep(600)))
+running.wait(until=lambda: "begun" in running.output)
+assert running.kill({signal.SIGKILL.value}, group=True).code == -{signal.SIGKILL.value}
+try:
+    processes.start_function(lambda: time.sleep(600)).finish(seconds=0.1)
+except processes.NotHeldError as error:
+    assert "0.1" in str(error)
+else:
+    raise AssertionError("a hang is not detected")
+"""
+    done = run_python("-c", program, environment={"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
