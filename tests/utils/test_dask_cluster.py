@@ -1,6 +1,7 @@
 """The --dask flag, and the checks before the first task."""
 
 import socket
+from unittest import mock
 
 import pytest
 
@@ -27,33 +28,27 @@ def test_a_missing_scheduler_is_reported_in_one_line(monkeypatch: pytest.MonkeyP
     assert_mentions(line, f"--dask={address}", 0.3)
 
 
+def make_client(scheduler: object, *answers: object) -> mock.Mock:
+    """Returns a client whose scheduler and workers give these answers. The scheduler raises an exception."""
+    client = mock.Mock()
+    client.run_on_scheduler.side_effect = [scheduler]
+    client.run.return_value = {f"tcp://worker{number}:1": answer for number, answer in enumerate(answers)}
+    return client
+
+
 @pytest.mark.parametrize(("answer", "name"), [
     ("official_bert 0.0.1 (code 0) on Python 3.11", "0.0.1 (code 0)"),
     (ModuleNotFoundError("No module named 'official_bert'"), "'official_bert'"),
     (OSError("overload"), "overload"),
 ])  # fmt: skip
 def test_a_process_with_a_different_version_is_reported_before_the_first_task(answer: object, name: str):
-    class Client:
-        def __init__(self, scheduler: object, *answers: object) -> None:
-            self._scheduler = scheduler
-            self._answers = {f"tcp://worker{number}:1": answer for number, answer in enumerate(answers)}
-
-        def run(self, function: object, on_error: str) -> dict[str, object]:
-            assert (callable(function), on_error) == (True, "return")
-            return self._answers
-
-        def run_on_scheduler(self, function: object) -> object:
-            if isinstance(self._scheduler, Exception):
-                raise self._scheduler
-            return self._scheduler
-
-    cluster = dask_cluster.Cluster(ADDRESS)
-    same = dask_cluster.code_identity()
-    cluster._client = Client(same, same)
+    cluster, same = dask_cluster.Cluster(ADDRESS), dask_cluster.code_identity()
+    cluster._client = make_client(same, same)
     cluster._check_versions()
-    cluster._client = Client(same, same, answer)
+    cluster._client.run.assert_called_once_with(mock.ANY, on_error="return")
+    cluster._client = make_client(same, same, answer)
     assert_rejected(("tcp://worker1:1", name), cluster._check_versions)
-    cluster._client = Client(answer, same)
+    cluster._client = make_client(answer, same)
     assert_rejected(("scheduler", name), cluster._check_versions)
 
 

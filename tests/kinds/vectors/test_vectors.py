@@ -122,9 +122,8 @@ def test_pairs_with_scores_have_correlations():
 
 def test_a_text_may_be_a_pair_and_equal_texts_have_equal_numbers(vocab_file: str):
     examples = [VectorExample("", ("a ||| a ||| the cat", "the")), VectorExample("", ("the", "cat"))]
-    features, other = (
-        VectorSpec(objective=each).featurize(examples, FastTokenizer(vocab_file), 16) for each in ("ranking", "cosine")
-    )
+    specs, tokenizer = [VectorSpec(objective=each) for each in ("ranking", "cosine")], FastTokenizer(vocab_file)
+    features, other = (spec.featurize(examples, tokenizer, 16) for spec in specs)
     assert features.segment_ids.sum() == 3  # the text after the last separator, and [SEP]
     assert features.details["texts"].tolist() == [[0, 2], [2, 1]]
     assert "texts" not in other.details

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,12 +35,8 @@ TASKS = {
 @pytest.fixture
 def real_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Creates variables with real values, so that steps can be run."""
-
-    @contextlib.contextmanager
-    def here() -> Iterator[tf.distribute.Strategy]:
-        yield tf.distribute.OneDeviceStrategy("CPU:0")
-
-    monkeypatch.setattr(steps, "create_variables_without_values", here)
+    here = contextlib.nullcontext(tf.distribute.OneDeviceStrategy("CPU:0"))
+    monkeypatch.setattr(steps, "create_variables_without_values", lambda: here)
 
 
 def random_like(spec: tf.TensorSpec, rng: np.random.Generator, config: BertConfig, name: str) -> tf.Tensor:
