@@ -1,12 +1,16 @@
 """hf:// and google:// names are downloaded from a local server that imitates the real ones."""
 
+import hashlib
+import http.server
+import io
 import json
 import pathlib
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 
 import pytest
 from huggingface_hub import constants
@@ -16,14 +20,89 @@ from official_bert.checkpoints.formats import tf1
 from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning.initial_model import read_initial_model
 from tests.checkpoints import checkpoint_samples as samples
-from tests.checkpoints import hub_server
-from tests.checkpoints.hub_server import TINY, Server
 from tests.conftest import ROOT, WORDS
 from tests.make import assert_rejected
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TINY = "uncased_L-2_H-128_A-2"
 NAME = f"google://{TINY}"
 # Keras leaves the socket of a failed download open.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves files by path with their headers, like a model hub and a bucket, and records the requests.
+
+    Attributes:
+        most_bytes: Number of bytes of a file after which the connection is closed.
+        before_answer: Function called with the path before each response.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.asked: list[str] = []
+        self.most_bytes: int | None = None
+        self.before_answer: Callable[[str], None] = lambda path: None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def add_repository(self, name: str, folder: pathlib.Path, revisions: list[str]) -> None:
+        """Adds what huggingface_hub requests: the commit of a revision with its files, and each file with its hash."""
+        contents = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        siblings = [{"rfilename": each} for each in contents]
+        tree = [
+            {"type": "file", "path": each, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+            for each, content in contents.items()
+        ]
+        for revision in [*revisions, COMMIT]:
+            information = {"id": name, "modelId": name, "sha": COMMIT, "private": False, "siblings": siblings}
+            self.files[f"/api/models/{name}/revision/{revision}"] = json.dumps(information).encode(), {}
+            self.files[f"/api/models/{name}/tree/{revision}"] = json.dumps(tree).encode(), {}
+            for each, content in contents.items():
+                headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
+                self.files[f"/{name}/resolve/{revision}/{each}"] = content, headers
+
+    def publish(self, content: bytes) -> None:
+        """Serves a zip file as the TINY release."""
+        self.files[f"/2020_02_20/{TINY}.zip"] = content, {}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0]
+        self.server.asked.append(path)
+        self.server.before_answer(path)
+        content, headers = self.server.files.get(path, (None, {}))
+        self.send_response(404 if content is None else 200)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if "Content-Length" not in headers:
+            self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        if self.command == "GET" and content is not None:
+            self.wfile.write(content[: self.server.most_bytes])
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def google_zip(folder: pathlib.Path, prefix: str = f"{TINY}/") -> bytes:
+    """Returns a zip of a checkpoint folder as Google publishes it, plus a file whose path points outside the folder."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as writer:
+        for path in sorted(folder.iterdir()):
+            writer.write(path, prefix + path.name)
+        writer.writestr("../outside.txt", "not to be written")
+    return content.getvalue()
 
 
 def forget_downloads() -> None:
@@ -103,7 +182,7 @@ def test_without_network_the_cache_is_used_or_the_error_explains_what_to_do(on_h
 @pytest.mark.parametrize("most_bytes", [0, 1, 900])  # 900 bytes are enough for every file except the weights
 def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, released, server, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)  # huggingface_hub waits before it retries
-    server.publish(hub_server.google_zip(released))
+    server.publish(google_zip(released))
     server.most_bytes = most_bytes
     for name, named in (("hf://owner/name", "hf://owner/name"), (NAME, f"{TINY}.zip")):
         for _ in range(2):  # the second attempt finds the files left by the first
@@ -115,7 +194,7 @@ def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, 
 
 @pytest.mark.parametrize("prefix", [f"{TINY}/", ""])
 def test_googles_releases_are_downloaded_once(prefix: str, released: pathlib.Path, server: Server, tmp_path):
-    server.publish(hub_server.google_zip(released, prefix))
+    server.publish(google_zip(released, prefix))
     samples.assert_equal(open_model(NAME), open_model(str(released)))
     named_models.get_google_release.cache_clear()
     assert named_models.get_google_release(NAME) == str(tmp_path / "cache" / "google" / TINY)
@@ -124,7 +203,7 @@ def test_googles_releases_are_downloaded_once(prefix: str, released: pathlib.Pat
 
 
 def test_concurrent_and_killed_downloads(released: pathlib.Path, server: Server, tmp_path: pathlib.Path, monkeypatch):
-    server.publish(hub_server.google_zip(released))
+    server.publish(google_zip(released))
     other = tmp_path / "cache" / "google" / TINY
     left = other.with_name(f"{TINY}.writing-0123456789ab")
     left.mkdir(parents=True)
@@ -147,7 +226,7 @@ def test_concurrent_and_killed_downloads(released: pathlib.Path, server: Server,
 
 def test_a_damaged_download_leaves_no_files(released: pathlib.Path, server: Server, tmp_path: pathlib.Path):
     place = tmp_path / "cache" / "google" / TINY
-    content = bytearray(hub_server.google_zip(released))
+    content = bytearray(google_zip(released))
     content[len(content) // 2] ^= 1
     address = f"{server.address}/2020_02_20/{TINY}.zip"
     for received, reason in ((bytes(content), "CRC"), (b"<html>", "File")):  # words of zipfile
@@ -166,7 +245,7 @@ def test_names_without_a_scheme_are_downloaded_from_their_source(
 ):
     monkeypatch.chdir(tmp_path)
     server.add_repository("google-bert/bert-base-uncased", on_hub, ["main"])
-    server.publish(hub_server.google_zip(released))
+    server.publish(google_zip(released))
     for name, source, expected in (
         ("bert-base-uncased", "hf://google-bert/bert-base-uncased", on_hub),
         ("google-bert/bert-base-uncased", "hf://google-bert/bert-base-uncased", on_hub),

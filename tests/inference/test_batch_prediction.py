@@ -18,7 +18,7 @@ from official_bert.kinds.names import CLASSIFICATION, QUESTION_ANSWERING
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files
 from tests import stored_texts
-from tests.inference.inference_samples import export_batches
+from tests.inference.batch_models import export_batches
 from tests.make import assert_mentions, assert_rejected, refusal, write_rows, write_text
 
 

@@ -13,7 +13,7 @@ from official_bert.inference.keras_model import KerasRunner, compute_outputs
 from official_bert.inference.saved_model import SavedModelPredictor, load_saved_model
 from official_bert.kinds.features import concatenate_rows, gather_rows
 from official_bert.utils import files
-from tests.inference.inference_samples import export_batches
+from tests.inference.batch_models import export_batches
 from tests.make import assert_rejected, run_python, write_text
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,87 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from official_bert.checkpoints import loading
+from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.commands import FEATURES, PREDICT
-from official_bert.inference import batch_prediction, feature_extraction, on_dask
+from official_bert.inference import batch_prediction, feature_extraction, feature_extractor, on_dask
+from official_bert.inference.feature_extractor import FeatureExtractor
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, ShardOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.kinds.names import CLASSIFICATION
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
 from tests.conftest import slow_after
 from tests.dask_clusters import OneProcess, ended, wait_until
-from tests.inference.inference_samples import TEXTS, assert_shards_hold, join_shards, write_texts
-from tests.make import assert_mentions, assert_rejected, refusal, run_python
+from tests.inference.batch_models import export_batches
+from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_rows
+
+TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
+
+
+def write_texts(folder: pathlib.Path, texts: Sequence[str] = TEXTS) -> None:
+    """Writes texts to all.jsonl, and to three files of different sizes, part0.jsonl to part2.jsonl."""
+    for name, some in (("all", texts), ("part0", texts[:9]), ("part1", texts[9:11]), ("part2", texts[11:])):
+        write_rows(folder / f"{name}.jsonl", ({"text": text} for text in some))
+
+
+def join_shards(folder: pathlib.Path, count: int, name: str = "out.jsonl") -> bytes:
+    """Returns the concatenated contents of all shards of an output file. A single shard has the plain name."""
+    if count == 1:
+        return (folder / name).read_bytes()
+    stem, _, ending = name.partition(".")
+    return b"".join((folder / f"{stem}-{i:05}-of-{count:05}.{ending}").read_bytes() for i in range(count))
+
+
+def assert_shards_hold(folder: pathlib.Path, name: str, complete_file: str) -> None:
+    """Asserts that two shards of vectors, concatenated, equal the complete file."""
+    if not name.endswith("npy"):
+        assert join_shards(folder, 2, name) == (folder / complete_file).read_bytes()
+        return
+    shards = [np.load(folder / name.replace(".", f"-0000{number}-of-00002.")) for number in range(2)]
+    np.testing.assert_array_equal(np.concatenate(shards), np.load(folder / complete_file))
+    if (folder / f"{complete_file}.tokens.jsonl").exists():
+        tokens = (folder / f"{complete_file}.tokens.jsonl").read_bytes()
+        assert join_shards(folder, 2, f"{name}.tokens.jsonl") == tokens
+
+
+@pytest.fixture(scope="session")
+def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An export whose answers identify the batch that a text was in."""
+    return export_batches(tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture
+def texts(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder with the texts in all.jsonl, in three files part0.jsonl to part2.jsonl, and in all.txt, a.txt, b.txt.
+
+    Reduces groups to four rows, so that a few texts fill several.
+    """
+    monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 2)
+    monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 4)
+    monkeypatch.setattr(feature_extractor, "_BATCHES_AT_A_TIME", 2)
+    write_texts(tmp_path)
+    for name, some in (("all", TEXTS), ("a", TEXTS[:5]), ("b", TEXTS[5:])):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in some))
+    return tmp_path
+
+
+@pytest.fixture
+def tiny_encoder(tiny_config: BertConfig, vocab_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads a tiny encoder from any folder. It is compiled once, since that takes longer than everything else."""
+    loaded = ModelAndTokenizer(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
+    load, extractors = feature_extraction.load_extractor, list[FeatureExtractor]()
+
+    def load_once(options: FeatureOptions) -> FeatureExtractor:
+        if not extractors:
+            extractors.append(load(options))
+        return extractors[0]
+
+    monkeypatch.setattr(feature_extraction, "load_extractor", load_once)
 
 
 def make_options(export_dir: str, folder: pathlib.Path, name: str = "part*", output: str = "out") -> Any:
