@@ -111,15 +111,6 @@ def test_weights_that_transformers_cannot_read_are_converted_without_a_compariso
         assert [line for line in lines if line.startswith("forward pass on a fixed input: ")], "of the result"
 
 
-def test_a_vocabulary_that_is_too_long_is_refused_with_advice(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    checkpoint = tf1.write(samples.sample(tiny_config), str(tmp_path / "google"))
-    for extra, advice in (("\n", "blank"), ("more\n", "own")):
-        (tmp_path / "vocab.txt").write_text(checkpoint.require_vocab() + extra)
-        path = str(tmp_path / "vocab.txt")
-        names = (path, 79, "vocab_size", 78, advice)
-        assert_rejected(names, samples.convert, tmp_path / "google", tmp_path / "out", vocab_file=path)
-
-
 def test_a_regression_with_several_outputs_is_refused_as_a_finetuned_model(tiny_config: BertConfig, tmp_path):
     checkpoint = samples.sample(tiny_config, frozenset({ENCODER, POOLER, samples.HEADS["sequence"]}), classes=3)
     FORMATS["hugging_face"].write(dataclasses.replace(checkpoint, kind="regression"), str(tmp_path / "hf"))

@@ -177,8 +177,10 @@ def test_errors_name_the_tensor_or_the_number_that_is_wrong(format_name: str, te
     (vocabulary,) = whole.rglob("vocab*.txt")
     if format_name == "hugging_face":
         (whole / "tokenizer.json").unlink()
-    vocabulary.write_text(vocabulary.read_text() + "more\n")
-    samples.assert_unreadable(whole, vocabulary, 79, "vocab_size", 78)
+    words = vocabulary.read_text()
+    for extra, advice in (("\n", "blank"), ("more\n", "own")):
+        vocabulary.write_text(words + extra)
+        samples.assert_unreadable(whole, vocabulary, 79, "vocab_size", 78, advice)
 
     checkpoint.weights["layer_0_output/kernel"][1, 2] = np.nan
     (tmp_path / "nan").mkdir()
