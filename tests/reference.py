@@ -113,7 +113,7 @@ class ReferenceAdamW:
 
     def apply(self, weights: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
         norm = math.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
-        clip = min(1.0, self.clip_norm / norm)
+        clip = min(1.0, (self.clip_norm or np.inf) / norm)
         updated = {}
         for path, weight in weights.items():
             m, v = self.moments.get(path, (np.zeros_like(weight), np.zeros_like(weight)))

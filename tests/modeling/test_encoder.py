@@ -219,12 +219,6 @@ def test_layers_declare_the_shapes_and_types_of_their_outputs(tiny_config: BertC
         assert declared.dtype == keras.backend.standardize_dtype(value.dtype), name
 
 
-def test_word_embeddings_are_tied_to_the_masked_lm_output(tiny_config: BertConfig):
-    model = build_pretraining_model(tiny_config)
-    by_shape = [path for path, value in list_weights(model).items() if tiny_config.vocab_size in value.shape]
-    assert sorted(by_shape) == ["masked_lm_output/bias", "word_embeddings/embeddings"]
-
-
 def test_initial_weights_have_the_published_distribution(tiny_config: BertConfig):
     config = dataclasses.replace(
         tiny_config, vocab_size=2000, hidden_size=64, intermediate_size=256, initializer_range=0.05

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
+from official_bert.optimization.schedules import WarmupPolynomialDecay
 
 
 def list_rates(schedule, steps):
@@ -40,11 +40,6 @@ def test_a_restarted_schedule_has_the_same_rates_as_a_new_one(settings):
         new = WarmupPolynomialDecay(0.5, num_steps, warmup_steps, **settings)
         assert list_rates(restarted, 12) == pytest.approx(list_rates(new, 12))
         assert restarted.get_config() == new.get_config()
-
-
-def test_each_phase_counts_steps_from_its_start():
-    schedule = PhasedSchedule([(0, WarmupPolynomialDecay(1.0, 4)), (3, WarmupPolynomialDecay(2.0, 4, 2))])
-    assert list_rates(schedule, 7) == pytest.approx([1.0, 0.75, 0.5, 0.0, 1.0, 1.0, 0.5])
 
 
 @pytest.mark.parametrize("jump", [True, False])
