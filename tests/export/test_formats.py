@@ -44,7 +44,7 @@ def files_in(options: ExportOptions) -> list[str]:
     (LITERT, ["model.tflite"]),
 ])  # fmt: skip
 def test_one_format_is_written_to_the_folder_itself(format_name: str, files: list[str], options: ExportOptions):
-    given = dataclasses.replace(options, format=[format_name])
+    given = dataclasses.replace(options, format=[format_name] * 2)
     for file in files:
         path = formats.write(make_source(names.CLASSIFICATION), given)[format_name]
         assert str(pathlib.Path(given.export_dir, file).parent) == path
@@ -157,16 +157,20 @@ def test_converted_model_with_different_answers_is_not_written(monkeypatch: pyte
 
 
 def test_a_program_can_tokenize_and_decode_with_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    source = samples.make_source(names.QUESTION_ANSWERING, version_2=True, casing=UNCASED._replace(strip_accents=False))
+    changes = {"casing": UNCASED._replace(strip_accents=False), "table": {"text_column": "title"}}
+    source = samples.make_source(names.QUESTION_ANSWERING, version_2=True, **changes)
     results = ((litert, "convert", b""), (litert, "load", None), (verification, "compare_scores", {}))
     for module, name, result in results:
         monkeypatch.setattr(module, name, lambda *_, result=result: result)
     litert.write(source, str(tmp_path), ExportOptions("", "", [LITERT], eval_file="a", quantization=DYNAMIC_INT8))
     report = json.loads((tmp_path / litert.REPORT_FILE).read_text())
     assert (report["task_spec"], report["strip_accents"]) == (source.task_spec, False)
+    assert report["table"] == changes["table"]
     assert "max_answer_length" in report["decoding"]
     assert (tmp_path / exports.VOCAB_FILE).read_text() == VOCAB
     assert tokenizers.Tokenizer.from_file(str(tmp_path / exports.TOKENIZER_FILE)).token_to_id("[CLS]") == 2
+    dataclasses.replace(source, vocab=VOCAB.replace("\ndog\n", "\ncat\n")).write_tokenizer(str(tmp_path / "equal"))
+    assert [path.name for path in (tmp_path / "equal" / "assets").iterdir()] == ["vocab.txt"]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -16,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints.formats import finetuned
+from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.export import operations, verification, warmup
 from official_bert.export.options import SAVED_MODEL
 from official_bert.export.source import ExportSource, read_source
@@ -28,9 +30,10 @@ from official_bert.kinds import graph_inputs
 from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
+from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import ROOT, slow_after
 from tests.export.exported_models import CONFIG, TEXTS, build_model, export, make_source, make_task_spec, save_finetuned
-from tests.make import VOCAB, assert_mentions, assert_rejected, flip_bits, refusal
+from tests.make import VOCAB, assert_mentions, assert_rejected, flip_bits, refusal, tiny_config
 from tests.serving.serving_client import running
 
 
@@ -141,7 +144,9 @@ def test_a_separate_process_that_fails_is_reported(run_separate_process, tmp_pat
     assert_rejected((tmp_path, 1), run_separate_process, str(tmp_path), [])
 
 
-def test_a_pretraining_run_is_exported_as_masked_lm_or_encoder(save_kind):
+def test_a_pretraining_run_is_exported_as_masked_lm_or_encoder(save_kind, tmp_path: pathlib.Path):
+    FORMATS["official_bert"].write(sample(tiny_config(causal_attention=True)), str(tmp_path))
+    assert read_source(str(tmp_path)).kind == "encoder"
     source = read_source(save_kind(FILL_MASK))
     assert (source.kind, source.task_spec["max_seq_length"]) == ("fill_mask", 64)
     source = read_source(save_kind(ENCODER), encoder=True, max_seq_length=8)
@@ -153,10 +158,10 @@ def test_a_pretraining_run_is_exported_as_masked_lm_or_encoder(save_kind):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
 
-def test_max_seq_length_is_between_8_and_the_models_maximum(save_kind):
+def test_max_seq_length_is_between_8_and_the_models_maximum(save_kind, tmp_path: pathlib.Path):
     for length in (7, 65):
         names = ("max_seq_length", length, 8, 64)
-        assert_rejected(names, read_source, save_kind(ENCODER), encoder=True, max_seq_length=length)
+        assert_rejected(names, export, save_kind(ENCODER), tmp_path, encoder=True, max_seq_length=length)
     assert_rejected("nowhere", read_source, "nowhere")
 
 
@@ -165,6 +170,7 @@ def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, save_kind):
     source = read_source(save_kind(kind), encoder=True)
     trained = {variable.path: variable for variable in build_model(kind).variables}
     assert len(source.model.variables) > 30
+    assert source.task_spec["max_seq_length"] == 20  # of fine-tuning
     for variable in source.model.variables:
         np.testing.assert_array_equal(variable, trained[variable.path])
     assert ("pooled_output" in source.model.output) == ("pooler/kernel" in trained)
@@ -175,11 +181,11 @@ def test_encoder_without_all_outputs_is_rejected(tmp_path: pathlib.Path):
     assert_rejected((folder, "layer_0_attention_query/kernel", "embeddings"), read_source, folder, encoder=True)
 
 
-TEXT = b"b" * 140  # long enough for two-byte lengths
+TEXT = b"b" * 118  # so that a field has 128 bytes, the shortest length of two bytes
 # A PredictionLog with one text for serving_default.
 PLAIN = (
-    b"2\xb9\x01\n\xb6\x01\n\x11\x1a\x0fserving_default\x12\xa0\x01\n\x04text"
-    b"\x12\x97\x01\x08\x07\x12\x04\x12\x02\x08\x01B\x8c\x01" + TEXT
+    b"2\xa2\x01\n\x9f\x01\n\x11\x1a\x0fserving_default\x12\x89\x01\n\x04text"
+    b"\x12\x80\x01\x08\x07\x12\x04\x12\x02\x08\x01Bv" + TEXT
 )
 
 
@@ -252,9 +258,12 @@ def test_replay_files_are_read_back_without_overlong_answers(tmp_path: pathlib.P
     (tmp_path / "assets.extra").mkdir()
     REFERENCE.write(str(tmp_path))
     assert reference_answers.read(str(tmp_path)) == REFERENCE
-    long = dataclasses.replace(REFERENCE, answers={**REFERENCE.answers, "starts": [[0.5] * 30_000, []]})
+    long = dataclasses.replace(
+        REFERENCE, answers={**REFERENCE.answers, "starts": [[0.5] * 30_000, []]}, margins=[0.8, math.inf]
+    )
     long.write(str(tmp_path))
-    assert reference_answers.read(str(tmp_path)).texts == {"text": ["b"]}
+    kept = reference_answers.read(str(tmp_path))
+    assert (kept.texts, kept.margins) == ({"text": ["b"]}, [1.0])  # JSON has no infinity
     dataclasses.replace(long, answers={"starts": [[0.5] * 30_000] * 2}).write(str(tmp_path))
     assert reference_answers.read(str(tmp_path)).texts == {"text": []}
     model = types.SimpleNamespace(
@@ -262,6 +271,8 @@ def test_replay_files_are_read_back_without_overlong_answers(tmp_path: pathlib.P
         run=lambda columns: pytest.fail("no text is left to answer"),
     )
     reference_answers.check_answers(str(tmp_path), model)
+    model.signatures["serving_default"] = Signature({"context": Tensor("string", (None,))}, {})
+    assert_rejected((layout.REPLAY_FILE, "text", "context"), reference_answers.check_answers, str(tmp_path), model)
 
 
 def test_invalid_replay_file_is_rejected(tmp_path: pathlib.Path):

@@ -272,9 +272,9 @@ def test_an_output_file_with_the_ending_of_another_format_is_refused(name: str):
 
 def test_notes_about_the_file_are_printed_once(export_dir: str, tmp_path: pathlib.Path, capsys):
     export = shutil.copytree(export_dir, tmp_path / "exports")
-    table = {"columns": ["text", "label"], "text_column": "text", "label_column": "label"}
+    table = {"columns": ["text", "label", "id"], "text_column": "text", "label_column": "label"}
     (export / "10" / exports.METADATA_FILE).write_text(json.dumps({"inputs": ["text"], "table": table}))
-    (tmp_path / "in.csv").write_text("text,label\na,x\nb,y\n")
+    (tmp_path / "in.csv").write_text("text,label,id\na,x,1\nb,y,2\n")
     run(str(export), tmp_path, "in.csv")
     assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == ["a", "b"]
     printed = capsys.readouterr().out

@@ -18,7 +18,7 @@ from tests.make import assert_rejected, run_python, write_text
 
 
 def test_newest_version_has_the_greatest_number(tmp_path: pathlib.Path):
-    for name in ("2", "010", "9x", "²", "12.writing-3"):
+    for name in ("2", "010", "9x", "²", "12.writing-3", "1" * 19):
         (tmp_path / name).mkdir()
     assert exports.list_versions(str(tmp_path)) == {2: f"{tmp_path}/2", 10: f"{tmp_path}/010"}
     assert exports.find_newest_version(str(tmp_path)) == f"{tmp_path}/010"
@@ -49,6 +49,7 @@ def test_model_of_another_tool_needs_no_signature_with_a_usual_name(tmp_path: pa
     reference_answers.check_answers(str(tmp_path), model)
     assert model.call("double", {"x": np.array([1, 2])})["y"].tolist() == [2, 4]
     assert list(model.signatures) == ["double"]
+    assert not model.supports_batching("double")  # padding may change its answers
 
 
 def test_truncated_fingerprint_is_rejected_without_a_traceback(tmp_path: pathlib.Path, capfd):
@@ -88,6 +89,8 @@ def test_pooled_vectors_are_not_truncated_like_padding():
     (row,) = exports.split_rows({name: np.array(value) for name, value in outputs.items()})
     shapes = {name: value.shape for name, value in row.items()}
     assert shapes == {"input_mask": (1, 2), "sequence_output": (1, 2, 3), "pooled_output": (1, 4)}
+    columns = {name: np.array(value) for name, value in {**outputs, "is_truncated": [True]}.items()}
+    assert exports.to_rows(columns) == [{"pooled_output": [1.0] * 4, "is_truncated": True}]
 
 
 def test_layout_does_not_import_tensorflow():

@@ -3,6 +3,7 @@ import gzip
 import json
 import pathlib
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -109,6 +110,7 @@ def test_words_get_the_mean_of_their_pieces():
     last = compute_layers(["[CLS]", "un", "##aff", "##able", "cat", "[SEP]"])[-1]
     np.testing.assert_allclose(words.values[:, 0], [last[1:4].mean(axis=0), last[4]], atol=1e-5)
     assert empty.values.shape == (0, 2, 8)
+    assert vector_files._make_row(0, empty, (-1, 1))["tokens"] == []
 
 
 @pytest.mark.parametrize(("max_seq_length", "spans"), [(32, [(1, 4), (4, 7), (7, 8), (8, 9)]), (7, [(1, 4), (4, 6)])])
@@ -158,7 +160,8 @@ def test_default_length_is_limited_by_the_models_positions(monkeypatch: pytest.M
 def test_too_long_texts_and_pairs_are_truncated():
     extractor = FeatureExtractor(LOADED(), [-1, 1], max_seq_length=6)
     texts = ["the cat sat on the mat", "the cat ||| sat on the mat", ["the cat", "sat on the mat"], ["a ||| the"]]
-    long, line, pair, alone = extractor.extract(texts)
+    long, line, pair, alone, last, exact = extractor.extract([*texts, "a ||| b ||| c", "the cat sat on"])
+    assert (last.tokens, exact.is_truncated) == ("[CLS] a [UNK] [SEP] c [SEP]".split(), False)
     assert [each.is_truncated for each in (long, line, alone)] == [True, True, True]
     assert long.tokens == "[CLS] the cat sat on [SEP]".split()
     assert line.tokens == "[CLS] the cat [SEP] sat [SEP]".split()
@@ -172,7 +175,7 @@ def test_too_long_texts_and_pairs_are_truncated():
     ({"layers": [-1, 2]}, ("layers", [-1, 2], "repeated")),
     ({"layers": [-3]}, ("layers", [-3], "0 to 2", "--layers=-1,-2")),
     ({"layers": []}, ("layers", [], "0 to 2")),
-    ({"max_seq_length": 33}, ("max_seq_length", 33, 4, 32)),
+    *(({"max_seq_length": length}, ("max_seq_length", length, 4, 32)) for length in (3, 33)),
     ({"pooling": "avg"}, ("pooling", "'avg'", "none", "cls", "mean", "max")),
     ({"align": "word"}, ("align", "'word'", "pieces", "words")),
     ({"pooling": "cls", "align": "words"}, ("align='words'", "'cls'")),
@@ -250,6 +253,17 @@ def test_format_is_detected_by_the_extension():
     assert vector_files.detect_format("a/b.npy") == "npy"
     assert vector_files.detect_format("b.txt", "original") == "original"
     assert_rejected("b.txt", vector_files.detect_format, "b.txt")
+
+
+def test_all_options_of_the_extractor_are_passed_on(monkeypatch: pytest.MonkeyPatch):
+    made = mock.Mock()
+    monkeypatch.setattr(feature_extraction, "FeatureExtractor", made)
+    monkeypatch.setattr("official_bert.checkpoints.loading.load", made.load)
+    changes = {"align": "words", "normalize": True, "max_seq_length": 9, "batch_size": 3, "is_split_into_words": True}
+    casing = {"vocab_file": "v", "do_lower_case": True, "strip_accents": False}
+    feature_extraction.load_extractor(FeatureOptions("m", "a", "b", layers=["0"], pooling="max", **changes, **casing))
+    made.load.assert_called_once_with("m", "v", True, strip_accents=False)
+    made.assert_called_once_with(made.load.return_value, [0], "max", **changes)
 
 
 def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Path, capsys):

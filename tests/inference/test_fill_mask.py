@@ -36,7 +36,7 @@ def model_dir(vocab_file: str, tmp_path: pathlib.Path) -> str:
     return write_run(tmp_path / "run", load_model().model, tiny_config(), vocab_file)
 
 
-@pytest.mark.parametrize(("words_between", "top_k"), [(3, len(WORDS)), (20, float(len(WORDS)))])
+@pytest.mark.parametrize(("words_between", "top_k"), [(3, len(WORDS)), (26, float(len(WORDS)))])
 def test_every_mask_gets_its_candidates_best_first(words_between: int, top_k: int):
     loaded = load_model()
     tokens = ["[CLS]", "the", "[MASK]", *["the"] * words_between, "[MASK]", ".", "[SEP]"]
@@ -104,6 +104,12 @@ def test_command_prints_json(save_kind, capsys: pytest.CaptureFixture[str]):
         {"text": text, "masks": [[dataclasses.asdict(each) for each in mask] for mask in masks]}
         for text, masks in zip(texts, fill_masks(loaded, texts, 2), strict=True)
     ]
+
+
+def test_command_prints_percentages(save_kind, capsys: pytest.CaptureFixture[str]):
+    print_candidates(FillMaskOptions(save_kind(FILL_MASK), top_k=len(WORDS)), ["the [MASK]"])
+    numbers = [float(line.split(" %")[0]) for line in capsys.readouterr().out.splitlines()[1:-1]]
+    assert sum(numbers) == pytest.approx(100, abs=0.05 * len(WORDS))
 
 
 def test_candidates_do_not_depend_on_the_other_texts_of_a_batch(monkeypatch: pytest.MonkeyPatch):

@@ -28,7 +28,7 @@ from tests import dask_clusters
 from tests.conftest import slow_after
 from tests.dask_clusters import OneProcess, ended, wait_until
 from tests.inference.batch_models import export_batches
-from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_rows
+from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, run_python, write_rows
 
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
 
@@ -279,6 +279,18 @@ def test_shards_and_tasks_contain_the_vectors_of_one_run(name: str, changes: dic
     options = dataclasses.replace(options, input_file=f"{texts}/[ab].txt", output_file=f"{texts}/tasks-{name}")
     assert on_dask.write_vectors(options, 2, ADDRESS).startswith("Wrote 27 texts to ")
     assert_shards_hold(texts, f"tasks-{name}", f"once-{name}")
+    for change in ({"align": "words"}, {"normalize": True}, {"batch_size": 3}, {"layers": ["-1"]}):
+        changed = dataclasses.replace(options, **change)
+        assert_rejected((f"{options.output_file}.run.json", *change), on_dask.write_vectors, changed, 2, ADDRESS)
+
+
+def test_the_digest_of_a_model_depends_on_its_weights_vocabulary_and_casing(tiny_config: BertConfig):
+    models = [build_encoder(tiny_config, seed=seed) for seed in (0, 1)]
+    tokenizers = [FullTokenizer.from_vocab(VOCAB, do_lower_case=casing) for casing in (True, False)]
+    tokenizers.append(FullTokenizer.from_vocab(VOCAB.replace("cat", "cats")))
+    loaded = [ModelAndTokenizer(*each) for each in itertools.product(models, [tiny_config], tokenizers)]
+    assert len({on_dask._compute_digest(each) for each in loaded}) == 6
+    assert on_dask._compute_digest(loaded[0]) == on_dask._compute_digest(loaded[0])
 
 
 @pytest.mark.slow

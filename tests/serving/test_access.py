@@ -83,11 +83,13 @@ def test_everything_except_health_checks_and_the_page_needs_the_token(exports: p
 
 
 @pytest.mark.parametrize(("has_token", "status"), [(False, 403), (True, 401)])
-def test_public_metrics_need_no_token(has_token: bool, status: int, exports: pathlib.Path, tmp_path: pathlib.Path):
+def test_public_metrics_need_no_token(has_token: bool, status: int, exports: pathlib.Path, tmp_path, caplog):
     options = {"token_file": write_text(tmp_path / "token", "s3cret")} if has_token else {}
-    with running({"size": exports / "size"}, public_metrics=True, **options) as (_, client):
+    with running({"size": exports / "size"}, public_metrics=True, host="0.0.0.0", **options) as (_, client):
         assert client.get("/metrics", Host="10.0.0.1:8501").status == 200
         assert client.get("/v1/models", Host="10.0.0.1:8501").status == status
+    warning = "other machines may reach this server, which needs no token; see --token_file"
+    assert (warning in caplog.messages) == (not has_token)
 
 
 def test_a_rotated_token_is_read_again(exports: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
@@ -132,8 +134,10 @@ def test_tokens_are_compared_in_constant_time(sent: str, is_right: bool, monkeyp
     assert compared == [(32, 32)]  # every byte is compared, whatever was sent
 
 
-def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     monkeypatch.setenv(TOKEN_VARIABLE, "abc")
     assert ServingOptions(model=["a=b"]).token() == "abc"
-    monkeypatch.setenv(TOKEN_VARIABLE, " ")
-    assert_rejected(TOKEN_VARIABLE, ServingOptions(model=["a=b"]).token)
+    assert ServingOptions(model=["a=b"], token_file=write_text(tmp_path / "token", "file")).token() == "file"
+    for text in (" ", "a b", "é"):
+        monkeypatch.setenv(TOKEN_VARIABLE, text)
+        assert_rejected(TOKEN_VARIABLE, ServingOptions(model=["a=b"]).token)

@@ -93,7 +93,10 @@ def test_status_metadata_and_models_are_returned(client: Client):
     text = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]["text"]
     assert text["dtype"] == "DT_STRING"
     assert text["tensor_shape"] == {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    probability = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]["outputs"]["probability"]
+    assert probability["dtype"] == "DT_FLOAT"
     models = {each["name"]: each for each in client.get("/v1/models").json["models"]}
+    assert models["endings"]["num_choices"] == 4
     assert models["answers"]["inputs"] == ["question", "context"]
     assert models["length"]["labels"] == ["short", "long"]
 
@@ -171,6 +174,7 @@ CHUNKED = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: localhost\r\nTransf
     *((make_head("length", 10**6, f"Content-Encoding: {encoding}") + b"\x1f\x8b", 415)
       for encoding in ("gzip", "deflate", "br", "zstd", "identity, gzip")),
     (make_head("length", 99999999999) + b"{", 413),
+    (make_head("length", 20_000) + b'{"instances": ["a"]}'.ljust(20_000), 200),
     (CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (20_001, b" " * 20_001), 413),
     (CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (20_000, b'{"instances": ["a"]}'.ljust(20_000)), 200),
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),

@@ -110,6 +110,21 @@ def test_a_single_request_does_not_wait(model: Model):
     run_batcher(model, use, FOR_EVER)
 
 
+def test_a_batch_waits_for_more_texts_only_while_another_is_computed(model: Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Model, "parallel_batches", 2)
+
+    async def use(batcher: Batcher) -> None:
+        model.opened.clear()
+        asked = [request for length in (1, 2, 3) for request in await start(batcher, [length])]
+        while len(model.batches) < 2:  # until the time is over, although the first batch is not
+            await asyncio.sleep(0.01)
+        model.opened.set()
+        await asyncio.gather(*asked)
+
+    run_batcher(model, use, wait=50.0)
+    assert model.batches == [[1], [2, 3]]
+
+
 @pytest.mark.parametrize(("lengths", "options", "expected"), [
     # Texts of up to 64 bytes share a batch, longer ones with up to twice their length.
     ([70, 1000, 30, 500, 64, 2, 1001, 139, 10], {"max_batch_size": 4, "max_batch_tokens": 10_000},
@@ -293,6 +308,13 @@ def test_separately_preprocessed_rows_get_the_same_answers():
     for name, values in exports.join_rows(answers).items():
         np.testing.assert_array_equal(values, expected[name])
     assert expected["choice"].tolist() == [1, 0]
+
+
+def test_rows_of_ids_share_a_batch_only_if_they_have_the_same_length(exports: pathlib.Path):
+    model, names = SavedModelPredictor(str(exports / "length" / "1")), ("input_ids", "input_mask", "segment_ids")
+    rows = [model.preprocess("serving_ids", {name: np.ones((1, size), int) for name in names})[0] for size in (3, 4)]
+    assert [each.tokens for each in rows] == [[3], [4]]
+    assert rows[0].group != rows[1].group
 
 
 def test_each_choice_counts_as_a_text():

@@ -134,12 +134,18 @@ def test_inputs_of_other_kinds_of_models_are_rejected(request_: dict):
     signatures = {"serving_default": Signature({"text": PAIR.inputs["text"]}, {})}
     body = json.dumps(request_).encode()
     assert_bad_request(["context", "text"], parse, body, signatures, OPTIONS, {"kind": "classification"})
+    assert_bad_request(["unknown input", "context"], parse, body, signatures, OPTIONS, {})
     own = {"kind": "classification", "table": {"text_column": "text", "label_column": "context"}}
     assert parse(json.dumps(request_).encode(), signatures, OPTIONS, own).instances == 1
 
 
 ROWS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=True)
 COLUMNS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=False)
+
+
+def test_a_signature_without_rows_is_rejected():
+    signatures = {"x": Signature({"text": PAIR.inputs["text"], "count": Tensor("int32", ())}, {})}
+    assert_bad_request(["x", "dimension"], parse, b'{"signature_name": "x", "inputs": {}}', signatures, OPTIONS, {})
 
 
 def test_only_row_requests_need_one_output_per_instance():

@@ -19,7 +19,7 @@ from official_bert.serving.models import Model
 from official_bert.serving.options import ServingOptions
 from tests.make import assert_mentions
 from tests.serving import served_models
-from tests.serving.serving_client import eventually, make_request, read_status, running, sent, value
+from tests.serving.serving_client import eventually, make_request, read_metric, read_status, running, sent, value
 
 
 def test_a_model_that_is_not_loaded_yet_returns_retry_after(exports: pathlib.Path):
@@ -73,7 +73,8 @@ def test_a_damaged_version_is_skipped_until_it_is_complete(tmp_path: pathlib.Pat
         shutil.copy(whole / "saved_model.pb", tmp_path / "2")
         assert eventually(lambda: "END" in client.get("/v1/models/size").body.decode())
         status = client.get("/v1/models/size").json["model_version_status"][0]
-        assert status["version"] == "2"
+        assert (status["version"], status["status"]["error_code"]) == ("2", "UNKNOWN")
+        assert b'loads_total{model="size",result="failed"} 1.0' in client.get("/metrics").body
         assert str(tmp_path / "2") in status["status"]["error_message"]
         assert value(client) == 1002
         shutil.copytree(whole / "variables", tmp_path / "2" / "variables")
@@ -159,12 +160,14 @@ def test_removing_the_newest_version_restores_the_previous_one(tmp_path: pathlib
 
 
 def test_the_newest_versions_are_served(tmp_path: pathlib.Path):
-    for version in (1, 2, 9):
-        served_models.versioned(tmp_path, version)
+    for version, write in ((1, served_models.versioned), (2, served_models.tagger), (9, served_models.versioned)):
+        write(tmp_path, version)
     (tmp_path / "9").rename(tmp_path / "009")
     with running({"size": tmp_path}, versions=2) as (_, client):
-        places = ("size", "size/versions/9", "size/versions/2", "size/versions/1")
-        assert [value(client, place) for place in places] == [9002, 9002, 2002, None]
+        assert [value(client, place) for place in ("size", "size/versions/9", "size/versions/1")] == [9002, 9002, None]
+        (listed,) = client.get("/v1/models").json["models"]
+        assert (listed["versions"], listed["kind"]) == (["9", "2"], "regression")
+        assert read_metric(client, "official_bert_version", "size") == 9
 
 
 def test_the_server_starts_with_a_model_of_another_tool(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

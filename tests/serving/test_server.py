@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.serving import logs, server
+from official_bert.serving import logs, openapi, server
 from official_bert.serving.options import ServingOptions
 from tests.conftest import ROOT
 from tests.make import assert_mentions, assert_rejected, write_text
@@ -38,16 +38,17 @@ def test_the_number_of_inter_op_threads_is_limited(before: str | None, after: st
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", before or "")
     if before is None:
         monkeypatch.delenv("TF_NUM_INTEROP_THREADS")
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
     monkeypatch.setattr(logs, "start", lambda: None)
     threads = []
 
     def refuses(options: ServingOptions) -> None:
-        threads.append(os.environ.get("TF_NUM_INTEROP_THREADS"))
+        threads.extend(os.environ.get(f"TF_NUM_{kind}_THREADS") for kind in ("INTEROP", "INTRAOP"))
         raise UserError("server")
 
     monkeypatch.setattr(server, "Server", refuses)
-    assert_rejected("server", server.serve, ServingOptions(model=["a=b"]))
-    assert threads == [after]
+    assert_rejected("server", server.serve, ServingOptions(model=["a=b"], threads=3))
+    assert threads == [after, "3"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
@@ -163,6 +164,7 @@ def test_metrics_count_by_model_and_status(exports: pathlib.Path):
         assert read_metric(client, "official_bert_texts_cut_total", "length") == 2
     for status in (200, 400):
         assert f'official_bert_requests_total{{action="predict",model="size",status="{status}"}} 1.0' in text
+    assert 'official_bert_requests_total{action="predict",model="",status="404"} 1.0' in text
     assert "unknownunknown" not in text  # names sent by clients must not create time series
     assert [answer["is_truncated"] for answer in answers] == [False, True, True]
 
@@ -176,18 +178,23 @@ def test_openapi_describes_every_model_with_its_limits(exports: pathlib.Path):
     operation = description["paths"]["/v1/models/answers:predict"]["post"]
     rows, _ = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     assert rows["properties"]["instances"]["maxItems"] == 7
-    assert rows["properties"]["instances"]["items"]["anyOf"][0]["required"] == ["context", "question"]
+    row = rows["properties"]["instances"]["items"]["anyOf"][0]
+    assert row["required"] == ["context", "question"]
+    assert row["properties"]["question"] == {"type": "string", "maxLength": 100_000}
+    forms = openapi._forms({"text": {"type": "string"}}, ["title", "body"], accepts_others=True)["anyOf"]
+    assert [form.get("required") for form in forms] == [["text"], ["title", "body"], None]
     assert operation["summary"] == "Answers: answer, end, null_score_difference, probability, start"
     assert "security" not in description
 
 
-def test_openapi_requires_the_token(exports: pathlib.Path, tmp_path):
+@pytest.mark.parametrize("public_metrics", [False, True])
+def test_openapi_requires_the_token(public_metrics: bool, exports: pathlib.Path, tmp_path):
     token = write_text(tmp_path / "token", "abc")
-    with running({"m": exports / "size"}, token_file=token) as (_, client):
+    with running({"m": exports / "size"}, token_file=token, public_metrics=public_metrics) as (_, client):
         description = client.get("/openapi.json", Authorization="Bearer abc").json
     assert description["security"] == [{"token": []}]
     assert description["paths"]["/healthz"]["get"]["security"] == []
-    assert "security" not in description["paths"]["/metrics"]["get"]
+    assert ("security" in description["paths"]["/metrics"]["get"]) == public_metrics
 
 
 def schemathesis(client: Client, *flags: str) -> str:
