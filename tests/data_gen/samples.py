@@ -1,6 +1,7 @@
 """Records of real prose and of short documents for the record-making tests."""
 
 import functools
+import math
 import pathlib
 from typing import Any
 
@@ -74,3 +75,23 @@ def make_store(documents: list[list[list[int]]], folder: pathlib.Path, dtype: st
     token_store.write_part(str(folder / "part"), words, encode, np.dtype(dtype), [1])
     token_store.join_parts(str(folder / "corpus"), [str(folder / "part")])
     return token_store.TokenStore(str(folder / "corpus"), np.dtype(dtype))
+
+
+def histogram(values: np.ndarray, top: int) -> np.ndarray:
+    return np.bincount(np.minimum(values, top), minlength=top + 1)
+
+
+def assert_alike(one: np.ndarray, two: np.ndarray, what: str, clusters: float = 1.0) -> None:
+    """Compares two histograms with a chi-square test at five standard deviations. Rare values are pooled.
+
+    If values come in clusters that share one random draw, the statistic grows by up to the cluster size.
+    """
+    kept = one + two >= 20
+    one = np.append(one[kept], one[~kept].sum()).astype(float)
+    two = np.append(two[kept], two[~kept].sum()).astype(float)
+    kept = one + two > 0
+    one, two = one[kept], two[kept]
+    scale = math.sqrt(two.sum() / one.sum())
+    statistic = ((one * scale - two / scale) ** 2 / (one + two)).sum() / clusters
+    freedom = len(one) - 1
+    assert statistic < freedom + 5 * math.sqrt(2 * freedom) + 10, f"{what}: {statistic:.0f} for {freedom} degrees"

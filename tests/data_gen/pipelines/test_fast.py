@@ -24,8 +24,8 @@ from official_bert.data import record_codec
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
 from tests.conftest import ROOT, slow_after
-from tests.data_gen.distributions import assert_alike, histogram
-from tests.data_gen.samples import LENGTH, PREDICTIONS, OneProcess, contents, make_options, make_records, parse_records
+from tests.data_gen import samples
+from tests.data_gen.samples import assert_alike, contents, histogram, make_options, make_records, parse_records
 from tests.make import assert_mentions, assert_rejected, run_python, write_text, write_vocab
 
 
@@ -45,12 +45,10 @@ def test_bytes_are_the_same_for_any_number_of_workers(corpus, tmp_path, monkeypa
 
 
 def make_command(options: RecordOptions) -> list[str]:
-    return [
-        "-m", "official_bert_cli", "make-records", f"--input_file={','.join(options.input_file)}",
-        f"--output_file={options.output_file[0]}", f"--vocab_file={options.vocab_file}", f"--max_seq_length={LENGTH}",
-        f"--max_predictions_per_seq={PREDICTIONS}", f"--dupe_factor={options.dupe_factor}", "--num_shards=3",
-        "--num_workers=2", f"--block_tokens={options.block_tokens}",
-    ]  # fmt: skip
+    files = [f"--input_file={','.join(options.input_file)}", f"--output_file={options.output_file[0]}"]
+    names = "vocab_file max_seq_length max_predictions_per_seq dupe_factor num_shards block_tokens".split()
+    flags = [f"--{name}={getattr(options, name)}" for name in names]
+    return ["-m", "official_bert_cli", "make-records", *files, *flags, "--num_workers=2"]
 
 
 @pytest.mark.slow
@@ -112,9 +110,9 @@ def test_worker_of_a_removed_run_does_not_write_into_the_next_run(corpus, tmp_pa
     pieces = load_vocab(corpus[1]).keys() - SPECIAL_TOKENS
     other = corpus[0], write_vocab(tmp_path / "other.txt", [*SPECIAL_TOKENS, *sorted(pieces)])
     make_records(other, tmp_path / "straight")
-    run_tasks, orphans = OneProcess.run_tasks, []
+    run_tasks, orphans = samples.OneProcess.run_tasks, []
 
-    def interrupt(pool: OneProcess, what: str, *rest):
+    def interrupt(pool: samples.OneProcess, what: str, *rest):
         if what == "making instances" and orphans:
             orphans[0].run_task({"block": [0, 0]})
         elif what == "making instances":
@@ -124,7 +122,7 @@ def test_worker_of_a_removed_run_does_not_write_into_the_next_run(corpus, tmp_pa
             raise KeyboardInterrupt
         return run_tasks(pool, what, *rest)
 
-    monkeypatch.setattr(OneProcess, "run_tasks", interrupt)
+    monkeypatch.setattr(samples.OneProcess, "run_tasks", interrupt)
     with pytest.raises(KeyboardInterrupt):
         make_records(corpus, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "out.work")
@@ -139,14 +137,14 @@ def test_change_of_an_input_during_the_run_is_detected(which, corpus, tmp_path, 
         shutil.copy(source, path)
     paths = ([str(inputs["text"])], str(inputs["vocabulary"]))
     make_records(paths, tmp_path / "straight")
-    run_tasks = OneProcess.run_tasks
+    run_tasks = samples.OneProcess.run_tasks
 
-    def change(pool: OneProcess, what: str, *rest):
+    def change(pool: samples.OneProcess, what: str, *rest):
         if what == "tokenizing":
             write_vocab(inputs[which], [*SPECIAL_TOKENS, *map(chr, range(97, 123))])
         return run_tasks(pool, what, *rest)
 
-    monkeypatch.setattr(OneProcess, "run_tasks", change)
+    monkeypatch.setattr(samples.OneProcess, "run_tasks", change)
     if which == "text":
         assert_rejected((paths[0][0], "changed"), make_records, paths, tmp_path / "out")
         assert not list((tmp_path / "out").iterdir())
@@ -158,10 +156,10 @@ def test_change_of_an_input_during_the_run_is_detected(which, corpus, tmp_path, 
 def test_work_is_removed_after_an_error_in_the_text_although_another_worker_still_writes(corpus, tmp_path, monkeypatch):
     text = write_text(tmp_path / "latin1.txt", b"the cat sat\n\xe9\n")
 
-    def finish_late(pool: OneProcess, *_: object) -> None:
+    def finish_late(pool: samples.OneProcess, *_: object) -> None:
         write_text(pathlib.Path(pool._folder) / "file-1.json", "{}")
 
-    monkeypatch.setattr(OneProcess, "__exit__", finish_late)
+    monkeypatch.setattr(samples.OneProcess, "__exit__", finish_late)
     assert_rejected((text, 2, "0xe9"), make_records, ([text], corpus[1]), tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
 
@@ -246,12 +244,12 @@ def test_fast_records_have_the_distribution_of_the_reference(
         kinds = np.where(new == load_vocab(corpus[1])["[MASK]"], 0, np.where(new == old, 1, 2))
         length = batch["input_mask"].sum(axis=1)
         histograms.append({
-            "lengths": histogram(length, LENGTH),
-            "lengths of the second segment": histogram(batch["segment_ids"].sum(axis=1), LENGTH),
+            "lengths": histogram(length, samples.LENGTH),
+            "lengths of the second segment": histogram(batch["segment_ids"].sum(axis=1), samples.LENGTH),
             "random next": histogram(batch["next_sentence_labels"][:, 0], 1),
             "random next of short ones": histogram(batch["next_sentence_labels"][length < 20, 0], 1),
-            "predictions": histogram(weights.sum(axis=1), PREDICTIONS),
-            "positions": histogram(batch["masked_lm_positions"][weights], LENGTH),
+            "predictions": histogram(weights.sum(axis=1), samples.PREDICTIONS),
+            "positions": histogram(batch["masked_lm_positions"][weights], samples.LENGTH),
             "kinds": histogram(kinds, 2),
             "predicted tokens": histogram(old, 2000),
             "replacements": histogram(new[kinds == 2], 2000),

@@ -1,7 +1,10 @@
-"""Making record files from text files with either algorithm."""
+"""Making record files from text files with either algorithm, and the printed summary."""
 
+import csv
 import json
 import pathlib
+import random
+import re
 
 import numpy as np
 import pytest
@@ -9,8 +12,11 @@ import pytest
 from data_gen.inspection.verification import verify
 from data_gen.options import VerificationOptions
 from data_gen.pipelines import outputs, run_plan
+from data_gen.pipelines.summary import describe
+from data_gen.text import formats
 from official_bert.data import record_codec
 from official_bert.tokenization.exact import SPECIAL_TOKENS
+from official_bert.utils import files
 from tests.conftest import WORDS
 from tests.data_gen.samples import PREDICTIONS, contents, create_records, make_options, make_records, parse_records
 from tests.make import assert_mentions, assert_rejected, refusal, write_text, write_vocab
@@ -138,3 +144,114 @@ def test_a_vocabulary_of_the_other_casing_is_refused(corpus, tmp_path):
     assert_rejected((cased, "'Anna'", "--do_lower_case=false"), make_records, (corpus[0], cased), tmp_path)
     assert_rejected((corpus[1], "--do_lower_case=true"), make_records, corpus, tmp_path, do_lower_case=False)
     make_records((corpus[0][:1], cased), tmp_path, do_lower_case=False)
+
+
+@BOTH
+def test_records_contain_only_the_remaining_documents(algorithm, corpus, tmp_path):
+    documents = list(formats.read_documents(corpus[0][0], "sentences"))
+    others = [each for number, each in enumerate(documents) if number % 5]
+    excluding = tmp_path / "dev.csv"
+    with open(excluding, "w", newline="", encoding="utf-8") as file:
+        rows = [[f"{each[0]}\n  {each[1]}", "x"] for each in documents[::5]]
+        csv.writer(file).writerows([["text", "label"], *rows])
+
+    def make(name: str, documents: list[list[str]], **changes: object):
+        text = write_text(tmp_path / f"{name}.txt", "\n\n".join("\n".join(each) for each in documents))
+        flags = {"algorithm": algorithm, "num_shards": 1, "input_format": "sentences", **changes}
+        return make_records(([text], corpus[1]), tmp_path / name, **flags)
+
+    make("others", others)
+    summary = make("all", documents, exclude_texts=[str(excluding)])
+    assert contents(tmp_path / "all", "*.tfrecord") == contents(tmp_path / "others", "*.tfrecord")
+    assert summary["text_excluded"] == len(documents) - len(others)
+    assert f"{summary['text_excluded']} more left out because of --exclude_texts" in describe(summary, 2)
+    described = json.loads((tmp_path / "all" / "out.manifest.json").read_text())
+    digest = files.sha256(str(excluding))
+    assert described["source"]["flags"]["exclude_texts"] == [{"file": "dev.csv", "sha256": digest}]
+    assert described["statistics"]["text_excluded"] == summary["text_excluded"]
+    assert "exclude_texts" not in (tmp_path / "others" / "out.manifest.json").read_text()
+    assert make("all", documents, exclude_texts=[str(excluding)]) == summary  # already complete
+    assert_rejected((1, "--exclude_texts"), make, "none", documents[:1], exclude_texts=[str(excluding)])
+
+
+@pytest.mark.parametrize(("random_next", "is_warned"), [(0, False), (75, False), (76, True), (100, True)])
+def test_text_with_mostly_random_pairs_gives_a_warning(random_next, is_warned):
+    counts = {"text_documents": 1, "text_tokens": 90, "text_unknown": 0, "instances": 100, "positions": 100}
+    summary = describe({**counts, "tokens": 90, "predictions": 0, "random_next": random_next}, 1)
+    assert (f"warning: {random_next} of 100 segment pairs are labelled random" in summary) == is_warned
+    assert summary.endswith("--sentence_objective=none") == is_warned
+
+
+def test_summary_shares_are_relative_to_their_totals():
+    counts = {"text_documents": 3, "text_tokens": 200, "text_unknown": 5, "text_excluded": 7, "instances": 10}
+    counts |= {"positions": 400, "tokens": 300, "maskable": 250, "predictions": 40, "random_next": 4}
+    counts |= {"sequential": 450}
+    lines = dict(re.split("  +", line) for line in describe(counts, 3).splitlines())
+    assert lines["documents"].startswith("3, 7 ")
+    assert lines["tokens in text"].startswith("200, 2.50 %")
+    shares = [lines[name].split(" ")[0] for name in ("random segments", "predictions", "padding", "truncated")]
+    assert shares == ["40.0", "16.0", "25.0", "25.0"]
+    assert "warning" not in describe(counts | {"text_unknown": 20}, 3)
+    assert "warning: 10.50 % of the tokens are [UNK]" in describe(counts | {"text_unknown": 21}, 3)
+    counts |= {"sequential": 60, "text_invalid_bytes": 7}
+    assert_mentions(describe(counts, 3), "90.00 %", "--max_seq_length=40", "--input_format=paragraphs")
+    assert "not UTF-8: 7\n" in describe(counts, 3)
+
+
+CHARACTERS = [chr(code) for code in range(0x4E00, 0x4E40)]
+FIRST = 2**15  # The id of the first character. Marked ids do not fit into 16 bits.
+LISTED = ["".join(CHARACTERS[start : start + 4]) for start in range(0, 48, 4)]
+
+
+def count_masked_words(batch: dict[str, np.ndarray]) -> tuple[int, int]:
+    """Counts the words of the list that are masked completely and partly, except words cut off by the end of a record.
+
+    The text is cut at random positions, so a word is identified by its first and last characters.
+    """
+    whole = part = 0
+    hidden = np.zeros(batch["input_ids"].shape, bool)
+    row, slot = np.nonzero(batch["masked_lm_weights"])
+    hidden[row, batch["masked_lm_positions"][row, slot]] = True
+    for ids, chosen in zip(record_codec.restore_masked_ids(batch), hidden, strict=True):
+        for start in range(len(ids) - 3):
+            first = ids[start] - FIRST
+            if first in range(0, 48, 4) and np.array_equal(ids[start : start + 4], ids[start] + np.arange(4)):
+                count = chosen[start : start + 4].sum()
+                whole += count == 4
+                part += 0 < count < 4
+    return int(whole), int(part)
+
+
+@BOTH
+def test_listed_words_are_masked_completely_and_nothing_else_changes(algorithm, tmp_path):
+    rng = random.Random(0)
+    # Text of four-character words and single characters. Each sentence ends with a word of two unknown characters.
+    documents = [
+        "\n".join("".join(rng.choices([*LISTED, *CHARACTERS[48:]], k=9)) + "龍龍" for _ in range(12)) for _ in range(60)
+    ]
+    text = write_text(tmp_path / "text.txt", "\n\n".join(documents))
+    unused = [f"[unused{number}]" for number in range(FIRST - len(SPECIAL_TOKENS))]
+    corpus = [text], write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, *unused, *CHARACTERS])
+    flags = {"algorithm": algorithm, "num_shards": 1, "do_whole_word_mask": True}
+    summary = make_records(corpus, tmp_path / "plain", **flags)
+    flags["word_boundaries"] = write_vocab(tmp_path / "words.txt", [*LISTED, "龍龍"])
+    statistics = make_records(corpus, tmp_path / "marked", **flags)
+    assert statistics["text_unknown"] == summary["text_unknown"] == 2 * 720  # the words at the ends of sentences
+    marked, plain = (parse_records(tmp_path / name) for name in ("marked", "plain"))
+    whole, part = count_masked_words(marked)
+    assert whole > 100
+    assert part == 0
+    assert count_masked_words(plain)[1] > 100
+    assert marked["input_ids"].max() < FIRST + len(CHARACTERS)
+    if algorithm == "fast":
+        ids = [record_codec.restore_masked_ids(batch) for batch in (marked, plain)]  # masking draws before the shuffle
+        assert np.array_equal(*(each[np.lexsort(each.T)] for each in ids))
+    manifests = [json.loads((tmp_path / name / "out.manifest.json").read_text()) for name in ("marked", "plain")]
+    assert manifests[0]["source"]["flags"]["word_boundaries"].startswith("sha256: ")
+    assert "word_boundaries" not in manifests[1]["source"]["flags"]
+
+
+def test_an_unknown_segmenter_is_refused(corpus, tmp_path):
+    flags = {"do_whole_word_mask": True, "word_boundaries": "jeiba"}
+    assert_rejected(("--word_boundaries", "jeiba", "jieba"), make_records, corpus, tmp_path, **flags)
+    assert not list(tmp_path.iterdir())

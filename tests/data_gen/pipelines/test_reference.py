@@ -1,7 +1,8 @@
-"""The reference algorithm makes the same records as the original."""
+"""The reference algorithm makes the same records as the original and writes them in TensorFlow's format."""
 
 import ast
 import gzip
+import os
 import pathlib
 
 import pytest
@@ -10,7 +11,9 @@ import tensorflow as tf
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, writer
 from data_gen.text import documents
+from official_bert.data import record_codec
 from tests.conftest import ROOT
+from tests.data_gen.samples import contents
 from tests.make import assert_rejected, write_text
 
 ORIGINAL = ROOT / "tests" / "golden" / "original" / "records"
@@ -79,3 +82,24 @@ def test_reference_algorithm_recommends_fast_for_compressed_text(short_options, 
     path = write_text(tmp_path / "text.txt.gz", gzip.compress(b"the cat sat\n"))
     options = short_options(input_file=[path])
     assert_rejected((path, "--algorithm=reference", "--algorithm=fast"), one_machine.create_pretraining_data, options)
+
+
+def test_frames_equal_those_of_tensorflow(tmp_path):
+    contents = [b"", b"a", bytes(range(256)) * 20]
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as theirs:
+        for content in contents:
+            theirs.write(content)
+    assert (tmp_path / "theirs").read_bytes() == writer.frame_records(contents)
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(short_options, tmp_path, monkeypatch):
+    one_machine.create_pretraining_data(short_options())
+    (tmp_path / "b.tfrecord").unlink()
+    before = contents(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(record_codec, "encode", fail)
+    assert_rejected((tmp_path / "b.tfrecord", os.strerror(28)), one_machine.create_pretraining_data, short_options())
+    assert contents(tmp_path) == before

@@ -13,8 +13,7 @@ from data_gen.rules.random_numbers import Random
 from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization.exact import SPECIAL_TOKENS
-from tests.data_gen.distributions import assert_alike, histogram
-from tests.data_gen.samples import make_instance_config
+from tests.data_gen.samples import assert_alike, histogram, make_instance_config
 
 WORDS, CONTINUATIONS = 700, 300
 VOCAB = {token: number for number, token in enumerate(SPECIAL_TOKENS)}

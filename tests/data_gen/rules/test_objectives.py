@@ -16,8 +16,7 @@ from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
 from official_bert.data.manifest import Manifest
 from official_bert.tokenization.exact import SPECIAL_TOKENS
-from tests.data_gen.distributions import assert_alike, histogram
-from tests.data_gen.samples import make_instance_config, make_records, make_store
+from tests.data_gen.samples import assert_alike, histogram, make_instance_config, make_records, make_store
 from tests.make import assert_mentions, write_text, write_vocab
 
 CLS, SEP, LENGTH = 2, 3, 24

@@ -1,4 +1,4 @@
-"""Making the instances of many documents in one vectorized call."""
+"""Making and masking many instances in one vectorized call, with random numbers that are the same on every machine."""
 
 import dataclasses
 import math
@@ -7,12 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from data_gen.rules import vectorized_instances
+from data_gen.rules import vectorized_instances, vectorized_masking
+from data_gen.rules.instances import make_document_instances
 from data_gen.rules.masking import MaskingVocabulary, number_to_predict
 from data_gen.rules.random_numbers import Random
 from official_bert.tokenization import truncation
-from tests.data_gen.distributions import assert_alike
-from tests.data_gen.samples import make_instance_config, make_store
+from official_bert.tokenization.exact import FullTokenizer
+from tests.data_gen.samples import LENGTH, assert_alike, make_instance_config, make_store
 
 
 def test_vectorized_truncation_equals_truncation_by_single_tokens():
@@ -82,3 +83,36 @@ def test_the_number_of_predictions_respects_the_limit_and_the_text(limit, probab
     assert instances.predictions.tolist() == expected
     assert instances.labels.shape == (len(expected), limit)
     assert not {config.cls, config.sep} & set(instances.labels.ravel().tolist())
+
+
+def test_reference_and_fast_masking_agree_on_whole_words(corpus):
+    """If the budget allows every word, both algorithms choose all of them, even across [SEP]."""
+    tokenizer = FullTokenizer(corpus[1])
+    vocabulary = MaskingVocabulary.from_vocab(tokenizer.vocab)
+    settings = {"max_predictions_per_seq": LENGTH, "masked_lm_prob": 0.99, "do_whole_word_mask": True}
+    config = make_instance_config(max_seq_length=LENGTH, vocabulary=vocabulary, **settings)
+    sentences = ["unaffable zebras quarrel", "qwertyuiop asdfgh"]
+    document = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence)) for sentence in sentences]
+    for instance in make_document_instances([document, document], 0, config, random.Random(0)):
+        ids = np.zeros((1, LENGTH), np.uint16)
+        ids[0, : len(instance.input_ids)] = instance.input_ids
+        ids[0, instance.masked_lm_positions] = instance.masked_lm_ids
+        candidate = (np.arange(LENGTH) < len(instance.input_ids)) & ~np.isin(ids, (2, 3))
+        keys = Random(1).keys(1, LENGTH)
+        chosen = vectorized_masking._choose_whole_words(ids, candidate, np.array([LENGTH]), keys, config)
+        assert instance.masked_lm_positions == np.flatnonzero(chosen).tolist() == np.flatnonzero(candidate).tolist()
+
+
+@pytest.mark.parametrize("trials", [0, 1, 5, 63, 64, 65, 130, 1000])
+def test_fair_binomial_numbers_have_the_mean_and_variance_of_a_fair_coin(trials):
+    successes = Random("coin", trials).fair_binomial(np.full(20_000, trials))
+    assert 0 <= successes.min() <= successes.max() <= trials
+    assert successes.mean() == pytest.approx(trials / 2, abs=4 * math.sqrt(trials / 4 / 20_000))
+    assert successes.var() == pytest.approx(trials / 4, rel=0.05)
+
+
+def test_random_numbers_are_the_same_in_every_release():
+    random_numbers = Random(12345, 0, 1)
+    assert list(map(hex, random_numbers.raw(2).tolist())) == ["0x9d8357d88b653557", "0x934968f139a90ee"]
+    assert 0 <= random_numbers.uniform(1000).min() <= random_numbers.uniform(1000).max() < 1
+    assert set(Random("die").below(np.full(1000, 6)).tolist()) == set(range(6))

@@ -1,6 +1,7 @@
-"""Reading documents from text files in every format."""
+"""Reading documents from text files in every format, compressed or remote, and splitting paragraphs into sentences."""
 
 import bz2
+import functools
 import gzip
 import itertools
 import json
@@ -9,16 +10,20 @@ import os
 import re
 import struct
 import threading
+import types
 from collections.abc import Callable
 
+import fsspec
 import pytest
+import sentencex
+import tensorflow as tf
 import zstandard
 
 from data_gen.options import TEXT_FORMATS
 from data_gen.text.formats import detect_format, find_ranges, read_documents
 from official_bert.utils import row_files
 from tests import stored_texts
-from tests.make import assert_rejected, run_python, write_text
+from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_text
 
 
 def test_a_very_long_line_takes_little_memory(corpus, tmp_path):
@@ -253,3 +258,109 @@ def test_rows_are_documents_whose_lines_are_paragraphs(kind, tmp_path):
     ranges = [(path, *part) for path in paths for part in find_ranges(path, kind, 1)]
     parts = (read_documents(path, kind, start=start, end=end) for path, start, end in ranges)
     assert list(itertools.chain(*parts)) == DOCUMENTS
+
+
+COMPRESSORS = [
+    gzip.compress,
+    functools.partial(bz2.compress, compresslevel=1),
+    functools.partial(lzma.compress, preset=0),
+    zstandard.ZstdCompressor(write_checksum=True).compress,
+]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("scheme", ["ram", "memory"])
+def test_remote_files_are_read_through_tensorflow_or_fsspec(scheme, compression):
+    path = f"{scheme}://text_formats_{compression.replace(', ', '_').replace(' ', '_')}"
+    with tf.io.gfile.GFile(path, "wb") if scheme == "ram" else fsspec.open(path, "wb") as writer:
+        writer.write(COMPRESSIONS[compression](TEXTS["jsonl"].encode()))
+    assert list(read_documents(path)) == DOCUMENTS
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    words = dict.fromkeys(("memory://missing", "ram://missing", "/missing/file"), "exist")
+    for path, word in {**words, "nope://missing": "Protocol", str(tmp_path): "directory"}.items():
+        for format in ("auto", "jsonl"):
+            assert_rejected((path, word), list, read_documents(path, format))
+        assert_rejected((path, word), detect_format, path)
+
+
+@pytest.mark.parametrize("compress", COMPRESSORS)
+def test_a_truncated_compressed_file_is_an_error_that_counts_the_lines_before_it(compress, written):
+    content = compress(TEXTS["sentences"].encode())
+    for length in range(12, len(content)):
+        path = written(content[:length])
+        told = refusal(list, read_documents(path, "sentences"))
+        assert_mentions(told, path, "compressed")
+        assert re.search(r"line \d\b", told)
+    assert_rejected((path, "compressed"), detect_format, path)
+    content = compress("".join(f"{number * 7919 % 104729} {number**3}\n" for number in range(40_000)).encode())
+    told = refusal(list, read_documents(written(content[: len(content) // 2]), "sentences"))
+    assert 6_000 < int(re.findall(r"line (\d+)", told)[0]) < 34_000
+
+
+@pytest.mark.parametrize("compress", COMPRESSORS)
+def test_a_corrupt_compressed_file_is_an_error(compress, written):
+    content = compress("".join(f"{number * 7919 % 104729}\n" for number in range(5000)).encode())
+    for position in range(12, len(content), len(content) // 20):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x55
+        path = written(bytes(damaged))
+        assert_rejected(path, list, read_documents(path, "sentences"))
+
+
+def test_text_that_starts_with_the_letters_of_a_compression_is_text(written):
+    assert list(read_documents(written("BZh9 is not bzip2.\n"))) == [["BZh9 is not bzip2."]]
+
+
+@pytest.mark.parametrize("space", "\u00a0\u1680\u2003\u202f\u205f\u3000")
+def test_wide_spaces_before_a_period_are_accepted(space, written):
+    text = f"This is plan B{space}. Then he came. 第一{space}。"
+    (document,) = read_documents(written(text), "paragraphs")
+    assert "Then he came." in document
+
+
+def test_paragraph_stays_unsplit_if_the_splitter_fails(written, monkeypatch):
+    def fail(language: str, text: str) -> None:
+        raise type("PanicException", (BaseException,), {})
+
+    monkeypatch.setattr("data_gen.text.sentences.sentencex", types.SimpleNamespace(segment=fail))
+    assert list(read_documents(written("It is. It was."), "paragraphs")) == [["It is. It was."]]
+
+
+def test_sentence_boundaries_depend_on_the_language(written):
+    path = written("Er kam bzw. ging am 3. Mai z.B. nach Rom.")
+    assert [len(document) for document in read_documents(path, "paragraphs", "de")] == [1]
+    assert [len(document) for document in read_documents(path, "paragraphs", "en")] == [3]
+
+
+def test_languages_may_have_three_letters_or_a_script(written):
+    for language in ("yue", "zh-hans"):
+        assert list(read_documents(written("一。"), "paragraphs", language)) == [["一。"]]
+
+
+@pytest.mark.parametrize("format", ["paragraphs", "jsonl", "auto"])
+def test_long_line_is_split_like_short_ones(format, written):
+    sentences = [f"This is sentence {number}, which someone wrote." for number in range(100_000)]
+    text = " ".join(sentences)
+    assert len(text) > 4_000_000
+    path = written(json.dumps({"text": text}) if format == "jsonl" else text)
+    assert list(read_documents(path, format)) == [sentences]
+
+
+def test_a_big_line_without_sentence_ends_is_one_sentence(written):
+    path = written("word " * 1_000_000)
+    assert detect_format(path) == "sentences"
+    for format in "sentences", "paragraphs":
+        assert list(read_documents(path, format)) == [[("word " * 1_000_000).strip()]]
+
+
+def test_real_paragraphs_are_split_like_the_library_does(test_data):
+    path = test_data / "text" / "de_xquad.txt"
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    expected = [
+        [s.strip() for line in group for s in sentencex.segment("de", line.replace("\u00a0", " ").strip())]
+        for empty, group in itertools.groupby(lines, key=lambda line: not line.strip())
+        if not empty
+    ]
+    assert list(read_documents(str(path), language="de")) == expected

@@ -1,5 +1,6 @@
-"""Learning a vocabulary from text."""
+"""Learning a vocabulary from text, counting words with limited memory, and measuring vocabularies."""
 
+import collections
 import os
 import pathlib
 import subprocess
@@ -9,10 +10,12 @@ import pytest
 import tokenizers
 
 from data_gen.options import VocabularyOptions
-from data_gen.vocabulary import learning, report
+from data_gen.vocabulary import learning, report, word_counts
 from data_gen.vocabulary.word_counts import WordCounts
+from data_gen.vocabulary.wordpiece_training import list_special_pieces, select_common_letters
 from official_bert.tokenization import exact
-from official_bert.tokenization.casing import UNCASED
+from official_bert.tokenization.casing import UNCASED, make_casing
+from official_bert.tokenization.exact import UNK, FullTokenizer, load_vocab
 from tests.conftest import ROOT
 from tests.make import assert_rejected, write_text, write_vocab
 
@@ -161,3 +164,71 @@ def test_with_a_heldout_file_all_text_is_learned_from(tmp_path):
 def test_letters_keep_their_accents_on_request(tmp_path):
     assert not set("éÉ") & {*learn(tmp_path).pieces}
     assert set("éÉ") & {*learn(tmp_path, strip_accents=False).pieces} == {"é"}
+
+
+@pytest.mark.parametrize("casing", ["uncased", "cased"])
+def test_release_layout_equals_the_released_vocabularies(casing, test_data):
+    released = list(load_vocab(str(test_data / "vocab" / f"bert-base-{casing}-vocab.txt")))
+    pieces = list_special_pieces("release", do_lower_case=casing == "uncased")
+    assert released[: len(pieces)] == pieces
+    assert not any(piece.startswith("[unused") for piece in released[len(pieces) :])
+
+
+@pytest.mark.parametrize(("coverage", "letters"), [(0.5, "a"), (0.51, "ab"), (0.99, "abcd"), (1.0, "abcde")])
+def test_coverage_takes_the_fewest_letters_that_reach_it(coverage, letters):
+    frequencies = collections.Counter({"a": 50, "c": 20, "b": 20, "d": 9, "e": 1})
+    assert select_common_letters(frequencies, coverage) == set(letters)
+
+
+def test_words_are_counted_exactly_below_the_limit():
+    counts = WordCounts(UNCASED, max_words=7)  # exactly as many as there are
+    for document in (["Été, été!", "ΟΔΟΣ"], ["a\u302e"], ["x" * 200, "y" * 300]):
+        counts.add(document)
+    words = ["ete", "ete", ",", "!", "οδος", "a\u302e", "x" * 200, "y" * 201]
+    assert counts.counts == {word: words.count(word) for word in words}
+    assert (counts.documents, counts.halvings) == (3, 0)
+
+
+def test_above_the_limit_an_even_sample_is_counted():
+    samples = [WordCounts(UNCASED, max_words=3000) for _ in range(2)]
+    for sample in samples:
+        for number in range(40_000):
+            sample.add([f"often w{number % 20} once{number}", f"early{number < 20_000}"])
+    counts, share = samples[0].counts, 2 ** samples[0].halvings
+    assert counts == samples[1].counts
+    assert 1000 < len(counts) <= 3000
+    assert 8 <= share <= 32
+    for words, expected in (
+        (["often"], 40_000),
+        ([f"w{number}" for number in range(20)], 40_000),
+        (["earlytrue"], 20_000),
+        (["earlyfalse"], 20_000),
+        ([word for word in counts if word.startswith("once")], 40_000),
+    ):
+        assert share * sum(counts[word] for word in words) == pytest.approx(expected, rel=0.1)
+
+
+def test_much_text_of_few_words_is_sampled_too(monkeypatch):
+    monkeypatch.setattr(word_counts, "_MAX_OCCURRENCES", 100_000)
+    counts = WordCounts(UNCASED, max_words=10)
+    for _ in range(1000):
+        counts.add(["a b c"] * 1000)
+    assert 50_000 <= sum(counts.counts.values()) <= 100_000
+    assert sum(counts.counts.values()) * 2**counts.halvings == pytest.approx(3_000_000, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])
+def test_measurements_equal_those_of_the_full_tokenizer(name, test_data):
+    casing = make_casing("uncased" in name)
+    tokenizer = FullTokenizer(str(test_data / "vocab" / name), *casing)
+    text = (test_data / "text" / "vi_xquad.txt").read_text(encoding="utf-8") + "y" * 201 + "\u4e86" * 300
+    counts = WordCounts(casing, max_words=100_000)
+    counts.add(text.splitlines())
+    figures = report.measure(tokenizer.vocab, counts.counts)
+    words = tokenizer.basic_tokenizer.tokenize(text)
+    pieces = list(map(tokenizer.tokenize, words))
+    assert figures.size == len(tokenizer.vocab)
+    assert figures.pieces_per_word == sum(map(len, pieces)) / len(pieces)
+    assert figures.whole == sum(each == [word] for each, word in zip(pieces, words, strict=True)) / len(words)
+    assert figures.unknown == pieces.count([UNK]) / len(pieces)
+    assert 0 < figures.unknown < figures.whole < 1
