@@ -23,7 +23,7 @@ from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.optimization.choices import AdamOptions
 from official_bert.runs.training_log import read_log
-from tests.adaptation.adapted_models import LENGTH, PREDICTIONS, make_options, write_text
+from tests.adaptation.conftest import LENGTH, PREDICTIONS, make_options, write_text
 from tests.conftest import ROOT
 from tests.make import assert_mentions, assert_rejected, refusal, run_python, tiny_config
 

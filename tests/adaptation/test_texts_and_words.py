@@ -15,7 +15,7 @@ from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.loading import open_model
 from official_bert.tokenization.casing import UNCASED
 from tests import make
-from tests.adaptation.adapted_models import make_options, write_text
+from tests.adaptation.conftest import make_options, write_text
 from tests.make import VOCAB, assert_rejected
 
 

@@ -26,6 +26,12 @@ from tests import stored_texts
 from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_text
 
 
+@pytest.fixture
+def written(tmp_path) -> Callable[[str | bytes], str]:
+    """Writes the content of the file `text` and returns its path."""
+    return functools.partial(write_text, tmp_path / "text")
+
+
 def test_a_very_long_line_takes_little_memory(corpus, tmp_path):
     words = "return the value of the object "
     text = write_text(tmp_path / "long.txt", words * (8_000_000 // len(words)) + "\n" + words + "\n")
