@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from official_bert.finetuning import batches
-from official_bert.kinds.features import Features, concatenate_rows, padded_inputs, row_lengths
+from official_bert.kinds.features import Features, batches_by_length, concatenate_rows, padded_inputs, row_lengths
 from tests.make import assert_rejected
 
 
@@ -57,6 +57,12 @@ def test_grouping_by_length_reduces_padding_and_shapes():
     assert 32 * sum(longest) < min(1.6 * lengths.sum(), 128 * 4000 / 3)
 
 
+def test_batches_to_predict_reach_both_of_their_limits():
+    lengths, expected = np.array([9, 2, 3, 3, 2]), [[1, 4], [2, 3], [0]]
+    for limits, grouped in (({"max_rows": 2}, expected), ({"max_tokens": 6}, expected), ({}, [[1, 4, 2, 3, 0]])):
+        assert [rows.tolist() for rows in batches_by_length(lengths, **limits)] == grouped
+
+
 def test_a_batch_is_padded_and_filled_up():
     features = make_features([2, 3, 9])
     assert batches.pad_batch(features, np.array([2, 0]), 12, multiple=8)[0]["input_ids"].shape == (2, 12)  # at most 12
@@ -100,6 +106,8 @@ def test_rows_that_fit_into_no_batch_are_omitted(capsys: pytest.CaptureFixture[s
     assert plan.shape == (2, 5)
     assert (plan >= 0).sum() == 2
     assert "leaves out 8 of 10 rows" in capsys.readouterr().out
+    batches.draw_batches(np.full(10, 5), 5, seed=0, epoch=0, texts=texts, prints_note=False)
+    assert not capsys.readouterr().out
     assert_rejected(("batch", 1, 2), batches.draw_batches, np.full(10, 5), 1, seed=0, epoch=0, texts=texts)
 
 

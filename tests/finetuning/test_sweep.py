@@ -32,7 +32,7 @@ def test_a_sweep_makes_one_table_of_means_and_deviations(options, done, tmp_path
     folder = tmp_path / "run" / "rate_0.002" / "seed_3"
     assert capsys.readouterr().out.endswith(f"with dev/accuracy 0.2300, in {folder}\n")
     assert [each.do_predict for each in done] == [False] * 4 + [True]
-    assert (done[4].do_train, done[4].random_seed) == (False, 3)
+    assert (done[4].do_train, done[4].learning_rate, done[4].random_seed) == (False, 2e-3, 3)
     swept = change(options, grid_batch_sizes=["8", "4"], grid_learning_rates=["1e-3", "2e-3"], random_seed=3)
     rows = sweep.run_sweep(swept)  # without --random_seeds
     assert [(*row["setting"].values(), *row["seeds"]) for row in rows] == [

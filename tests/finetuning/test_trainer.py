@@ -50,6 +50,16 @@ def test_the_learning_rate_warms_up_decays_to_zero_and_is_logged_for_the_last_st
         assert trainer.learning_rate() == pytest.approx(rate, rel=1e-5)
 
 
+def test_the_speed_is_that_of_the_real_tokens_by_the_clock(monkeypatch: pytest.MonkeyPatch):
+    features, trainer = random_features("classification", ROWS, 9), make_trainer(train_batch_size=ROWS)
+    trainer._step = lambda *batch: 3.0
+    clocks = {"monotonic": iter([1.0, 3.0]).__next__, "process_time": iter([5.0, 5.25]).__next__}
+    monkeypatch.setattr("official_bert.finetuning.trainer.time", types.SimpleNamespace(**clocks))
+    trainer.train(features, 0, 1, lambda done, loss: False)
+    speed = {"steps_per_second": 0.5, "tokens_per_second": len(features.input_ids) / 2, "processor_seconds": 0.25}
+    assert trainer.take_figures() == {"loss": 3.0, "learning_rate": pytest.approx(0.01), **speed}
+
+
 def test_each_log_line_has_the_mean_loss_since_the_previous_line():
     features, trainer, run = random_features("classification", ROWS, 9), make_trainer(), _Run.__new__(_Run)
     losses, written = [8.0, 4.0, 3.0, 1.0, 5.0, 7.0, 2.0], []

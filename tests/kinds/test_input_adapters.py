@@ -197,6 +197,7 @@ def test_balanced_weights_give_each_class_the_same_total_weight():
     np.testing.assert_allclose(weigh(["2", "0.5"], rows)[1], [2, 0.5, 0.5, 0.5, 0.5, 0.5])
     np.testing.assert_allclose(weigh(["0", "1e18"], rows)[1], [0, *[1e18] * 5])
     assert weigh([], rows)[1] is None
+    assert_rejected(("--class_weights", "regression"), RegressionSpec().apply_class_weights, ["1", "2"], rows)
     for wrong in ("3", "3,nan", "3,inf", "3,-1", "3,1e39"):
         assert_rejected(("--class_weights", wrong, 2, "0, 1"), weigh, wrong.split(","), rows)
     numbers = np.array([0, 0, 0, 2])  # without a row of class 1

@@ -8,6 +8,7 @@ from official_bert.kinds import probabilities
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import parse_measure
+from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.spec import DecisionOptions
 from official_bert.kinds.text_spec import TextExample
 from tests.make import assert_rejected
@@ -129,6 +130,8 @@ def test_thresholds_at_the_edges_are_defined_or_refused():
     rows = np.array([[1.0, 0.0], [0.0, 0.0]])
     assert_rejected(("b", "--thresholds"), choose, rows, rows, ["a", "b"], "f1")
     assert_rejected(("thresholds", 3), ClassificationSpec(labels=("a", "b", "c")).choose_thresholds, [], [], "f1")
+    for options in (DecisionOptions(calibrate=True), DecisionOptions(min_confidence=0.5)):
+        assert_rejected(("--calibrate", "regression"), RegressionSpec().check_decision_options, options)
     for measure in ("auc", "precision", "precision=P", "precision=", "recall=0", "recall=1.1", "f1=1"):
         assert_rejected(("measure", repr(measure)), parse_measure, measure)
 

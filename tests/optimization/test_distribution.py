@@ -42,11 +42,16 @@ TPU_ERRORS = [
 
 @pytest.mark.parametrize(("error", "reason"), TPU_ERRORS)
 def test_a_missing_tpu_is_reported_in_one_line(error, reason, monkeypatch):
-    def connect(**_):
+    given = []
+
+    def connect(**settings):
+        given.append(settings)
         raise error
 
     monkeypatch.setattr(tf.distribute.cluster_resolver.TPUClusterResolver, "connect", connect)
-    message = refusal(get_strategy, "tpu", "mine")
+    assert_rejected("'local'", get_strategy, "tpu")
+    message = refusal(get_strategy, "tpu", "mine", "here", "ours")
+    assert given[1] == {"tpu": "mine", "zone": "here", "project": "ours"}
     assert_mentions(message, "'mine'", reason, "--tpu_name")
     assert "\n" not in message
     assert "attrs" not in message
@@ -58,6 +63,7 @@ def test_a_list_of_hosts_becomes_the_cluster():
         set_workers("multi_worker", hosts, 1)
     assert resolve_workers() == (hosts, "worker", 1)
     assert_rejected(("--worker_hosts", "TF_CONFIG"), set_workers, "multi_worker", hosts, 0)
+    assert_rejected("--worker_hosts=:1,b:1", set_workers, "multi_worker", [":1", "b:1"], 0)
 
 
 BAD_WORKERS = [

@@ -50,11 +50,11 @@ def test_tags_are_read_from_a_table(tmp_path: pathlib.Path):
 def test_tags_missing_in_training_count_as_errors(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     write_text(tmp_path / "x-ud-train.conllu", "1\ta\ta\tDET\n2\tcat\tcat\tNOUN\n")
     write_text(tmp_path / "x-ud-train.txt", "a cat")
-    write_text(tmp_path / "x-ud-dev.conllu", "1\ta\ta\tDET\n2\tran\tran\tVERB\n")
+    write_text(tmp_path / "x-ud-dev.conllu", "1\ta\ta\tDET\n2\tran\tran\tVERB\n3\tran\tran\tVERB\n4\tcat\tcat\tNOUN\n")
     task = make_folder_task(tmp_path)
     sentences = task.read(DEV, BadRows())
-    assert_mentions(capsys.readouterr().out, "1 word", "dev", "VERB")
-    assert task.metrics([(["DET", "NOUN"], [1.0, 1.0])], sentences) == {"accuracy": 0.5}
+    assert_mentions(capsys.readouterr().out, "2 words", "dev", "VERB")
+    assert task.metrics([(["DET", "NOUN", "NOUN", "NOUN"], [1.0] * 4)], sentences) == {"accuracy": 0.5}
 
 
 def test_tags_are_learned_scored_and_written_for_conlleval(tokenizer, tmp_path: pathlib.Path):

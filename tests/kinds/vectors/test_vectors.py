@@ -115,6 +115,7 @@ def test_pairs_with_scores_have_correlations():
     spec = VectorSpec(objective="cosine")
     assert spec.outcomes(vectors, examples)[1] == Outcome("a ||| b", "0.4", "0.5", False)
     assert_rejected(("x[0]", "pairs of texts"), spec.make_training_examples, [("a", "b", "c")], [1.0])
+    assert_rejected(("x[1]", "triplets"), VectorSpec().make_training_examples, [("a", "b"), ("a", "b", "c")], None)
     scores = spec.scores(vectors, examples)
     assert scores["spearman"] == pytest.approx(0.8)
     assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, expected)[0, 1], abs=1e-6)
