@@ -22,9 +22,10 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.casing import make_casing
 from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import WORDS
-from tests.make import assert_mentions, assert_rejected, refusal, write_text
+from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, write_text
 
 
 def test_the_flag_lists_the_formats_that_can_be_written():
@@ -44,7 +45,9 @@ def test_duplicate_and_blank_lines_of_a_vocabulary_are_preserved(name, odd, tiny
 def test_what_is_lost_or_changed_on_the_way_is_detected(tiny_config: BertConfig, tmp_path, monkeypatch):
     labelled = samples.sample(tiny_config, frozenset({ENCODER, POOLER, samples.HEADS["sequence"]}), classes=2)
     tf1.write(dataclasses.replace(labelled, labels=("yes", "no")), str(tmp_path / "labelled"))
-    tf1.write(samples.add_optimizer_state(samples.sample(tiny_config), step=7), str(tmp_path / "trained"))
+    trained = samples.add_optimizer_state(samples.sample(tiny_config), step=7)
+    tf1.write(trained, str(tmp_path / "trained"))
+    slots = {name: 2 * value for name, value in trained.slots.items()}
     lines = samples.convert(tmp_path / "labelled", tmp_path / "a", to_format="keras_hub")
     assert "yes, no" in "".join(lines)
     tf1_format, wrong = FORMATS["tf1"], {n: value * np.float32(1.0001) for n, value in labelled.weights.items()}
@@ -52,6 +55,10 @@ def test_what_is_lost_or_changed_on_the_way_is_detected(tiny_config: BertConfig,
         ("labelled", {"labels": None}, ("labels", ("yes", "no"), None)),
         ("labelled", {"weights": wrong}, ("original", "--to")),
         ("trained", {"step": 0}, ("step", 7, 0)),
+        ("trained", {"slots": slots}, ("original", "--to")),
+        ("labelled", {"config": dataclasses.replace(tiny_config, hidden_dropout_prob=0.3)}, "config"),
+        ("labelled", {"vocab": VOCAB.replace("cat", "cats")}, "vocab"),
+        ("labelled", {"casing": make_casing(False)}, "casing"),
     ):
 
         def write(checkpoint: Any, folder: str, lost: dict[str, Any] = lost) -> Any:
@@ -69,7 +76,7 @@ def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_conf
     assert keras_hub.FORMAT.framework
     checkpoint = tf1.write(samples.sample(tiny_config), str(tmp_path / "google"))
     paths, outputs = (tmp_path / "google", tmp_path / "out"), parity.compute_outputs(checkpoint)["pooled_output"]
-    compute, ids = mock.Mock(return_value={"pooled_output": outputs + 1e-2}), list[int]()
+    compute, ids = mock.Mock(), list[int]()
 
     def encode(_: str, texts: list[str]) -> list[list[int]]:
         tokenizer = checkpoint.tokenizer
@@ -77,7 +84,9 @@ def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_conf
 
     changed = dataclasses.replace(hugging_face.FORMAT, framework=Framework("another library", compute, encode))
     monkeypatch.setitem(FORMATS, "hugging_face", changed)
-    assert_rejected(("another library", "--to"), samples.convert, *paths, to_format="hugging_face")
+    for error in (1e-2, np.nan):
+        compute.return_value = {"pooled_output": outputs + error}
+        assert_rejected(("another library", "--to"), samples.convert, *paths, to_format="hugging_face")
     compute.return_value = {"pooled_output": outputs + 1e-5}
     ids += [WORDS.index("the"), 999]
     refused = refusal(samples.convert, *paths, to_format="hugging_face")
@@ -241,7 +250,7 @@ def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig,
     assert_mean(before, after, 81, "日")
 
 
-def test_new_tokens_can_replace_unused_ones(tiny_config: BertConfig):
+def test_new_tokens_can_replace_unused_ones(tiny_config: BertConfig, tmp_path: pathlib.Path):
     words = [*WORDS[:70], "[unused0]", "[unused1]", *WORDS[72:]]
     before = dataclasses.replace(samples.sample(tiny_config), vocab="".join(f"{word}\n" for word in words))
     after = resize.add_tokens(before, ["dogs"], "unused")[0]
@@ -252,7 +261,18 @@ def test_new_tokens_can_replace_unused_ones(tiny_config: BertConfig):
     np.testing.assert_array_equal(*unchanged)
     names = (3, 2, "--new_token_rows=unused_first")
     assert_rejected(names, resize.add_tokens, before, ["dogs", "cats", "mats"], "unused")
-    more = resize.add_tokens(before, ["dogs", "cats", "mats"], "unused_first")[0]
+    tf1.write(before, str(tmp_path / "google"))
+    flags = {
+        "new_tokens_file": write_text(tmp_path / "new.txt", "dogs\ncats\nmats\n"),
+        "new_token_rows": "unused_first",
+    }
+    flags |= {"max_position_embeddings": 40, "position_init": "interpolated", "strip_accents": False}
+    samples.convert(tmp_path / "google", tmp_path / "out", **flags)
+    more = open_model(str(tmp_path / "out"))
+    assert more.casing.strip_accents is False
+    np.testing.assert_array_equal(more.weights[POSITIONS][-1], before.weights[POSITIONS][-1])
+    samples.convert(tmp_path / "google", tmp_path / "cased", do_lower_case=False)
+    assert not open_model(str(tmp_path / "cased")).casing.do_lower_case
     assert split_vocab(more.vocab) == [*words[:70], "dogs", "cats", *words[72:], "mats"]
     assert_mean(before, more, 70, "dogs")
     assert len(more.weights[WORD_TABLE]) == len(more.weights[BIAS]) == more.config.vocab_size == len(words) + 1

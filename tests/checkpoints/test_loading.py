@@ -13,19 +13,21 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import official_bert
-from official_bert.checkpoints import bundle
+from official_bert.checkpoints import bundle, checksums
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.run_checkpoints import get_stored_name
 from official_bert.checkpoints.tensors import Naming, TensorFile, get_pretraining_shapes, look_up_name, read_weights
-from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
+from official_bert.checkpoints.vocabulary import FoundTokenizer, find_vocabulary_difference, resolve_tokenizer
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.checkpoints import checkpoint_samples as samples
-from tests.make import add_attention_weight, assert_rejected, refusal
+from tests.conftest import WORDS
+from tests.make import add_attention_weight, assert_rejected, refusal, write_text
 from tests.tokenization.test_exact import ACCENTED, CASED, CASINGS
 
 PARTS = [
@@ -43,7 +45,7 @@ PARTS = [
 ]
 # Files that stand for their folder.
 FILES = {
-    "tf1": ("bert_model.ckpt", "bert_model.ckpt.index"),
+    "tf1": ("bert_model.ckpt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"),
     "hugging_face": ("model.safetensors",),
     "keras_hub": ("model.weights.h5",),
 }
@@ -90,6 +92,13 @@ def test_half_precision_is_converted_exactly(kind: type, tiny_config: BertConfig
     samples.assert_equal(dataclasses.replace(checkpoint, weights=rounded), open_model(str(tmp_path)))
 
 
+def test_a_tensor_of_another_type_does_not_match_its_checksum(tmp_path: pathlib.Path):
+    value = np.ones((2, 3), np.float32)
+    checksums.write(str(tmp_path), [], {"x": value})
+    source = TensorFile("file", {"x": (2, 3)}, lambda name: value.view(np.int32))
+    assert_rejected(("x", "file", "checksum"), checksums.verify_tensors(source, str(tmp_path)).read, "x")
+
+
 def test_our_format_stores_every_weight_of_the_model(tiny_config: BertConfig, tmp_path, monkeypatch):
     FORMATS["official_bert"].write(samples.sample(tiny_config), str(tmp_path / "before"))
     get_pretraining_shapes.cache_clear()
@@ -112,8 +121,9 @@ def test_load_works_under_a_distribution_scope_and_omits_a_missing_pooler(tiny_c
     checkpoint = samples.sample(tiny_config, frozenset({ENCODER, MASKED_LM}))
     hugging_face.write(checkpoint, str(tmp_path))
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        encoder = official_bert.load(str(tmp_path)).model
+        encoder = official_bert.load(str(tmp_path), dtype="mixed_bfloat16").model
     assert set(encoder.output) == {"sequence_output"}
+    assert encoder.get_layer("layer_0_output").compute_dtype == "bfloat16"
     for variable in encoder.variables:
         assert isinstance(variable.value, tf.distribute.DistributedValues)
         np.testing.assert_array_equal(variable, checkpoint.weights[variable.path])
@@ -132,6 +142,31 @@ def test_the_accent_flags_apply_if_no_file_states_the_casing(tiny_config: BertCo
     assert "--nostrip_accents" not in "".join(resolve(strip_accents=False).notes)
     assert_rejected("tokenizer_config.json", resolve, do_lower_case=False, strip_accents=False)
     assert_rejected(("strip_accents", "true"), resolve, do_lower_case=False, strip_accents=True)
+    assert resolve(do_lower_case=False, replace=True).casing == CASED
+
+
+def test_a_folder_with_two_vocabularies_needs_the_name_of_one(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    one, other = ("\n".join([*SPECIAL_TOKENS, word]) + "\n" for word in ("cat", "dog"))
+    casing = UNCASED._replace(added_tokens=(AddedToken("[E1]"),))
+    found = FoundTokenizer("model", {"one": one, "other": other}, casing, "tokenizer_config.json")
+    assert_rejected(("one", "other", "--vocab_file"), resolve_tokenizer, found, LoadOverrides(), tiny_config)
+    given = LoadOverrides(vocab_file=write_text(tmp_path / "vocab.txt", other))
+    resolved = resolve_tokenizer(found, given, tiny_config)
+    assert (resolved.vocab, resolved.casing) == (other, UNCASED)
+    notes = "".join(resolved.notes)
+    assert "the added tokens [E1]: they are ordinary text" in notes
+    assert f"the other {len(WORDS) - len(SPECIAL_TOKENS) - 1} have no token" in notes
+
+
+def test_another_vocabulary_may_replace_unused_tokens_and_append_tokens():
+    cases = {
+        "a c b": None,
+        "a c b d": None,
+        "a c": "it has 2 tokens instead of 3",
+        "a c d": "line 3 is 'd' instead of 'b'",
+    }
+    for other, difference in cases.items():
+        assert find_vocabulary_difference("a\n[unused0]\nb\n", other.replace(" ", "\n")) == difference
 
 
 @pytest.mark.parametrize(("piece", "says"), [("Über", UNCASED), ("über", CASED)])
@@ -147,6 +182,12 @@ def test_checkpoints_are_ordered_by_their_numbers(tmp_path: pathlib.Path):
     for number in (900, 1000, 20):
         (tmp_path / f"ckpt-{number}.index").touch()
     assert bundle.list_checkpoints(str(tmp_path)) == [f"{tmp_path}/ckpt-{number}" for number in (1000, 900, 20)]
+    for other, count in (("other-5", 0), ("other", 3)):
+        path = tmp_path / f"{other}.index"
+        path.touch()
+        assert len(bundle.list_checkpoints(str(tmp_path))) == count
+        assert_rejected((tmp_path, 4, path.name), bundle.find_prefix, str(tmp_path))
+        path.unlink()
 
 
 @pytest.mark.parametrize(("format_name", "tensor", "file"), [
@@ -262,6 +303,9 @@ def test_paths_without_a_checkpoint_and_pickled_weights_are_refused(tmp_path: pa
     (tmp_path / "text.txt").write_text("hello")
     for path in (tmp_path, tmp_path / "text.txt"):
         samples.assert_unreadable(path, path, "model.safetensors")
+    write_text(tmp_path / "export" / "1" / "assets.extra" / "official_bert.json", "{}")
+    for path in (tmp_path / "export", tmp_path / "export" / "1"):
+        samples.assert_unreadable(path, path, "is an export")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04anything")
     samples.assert_unreadable(tmp_path, "safe_serialization")

@@ -152,9 +152,12 @@ def test_names_on_the_hub_are_accepted_as_checkpoints(on_hub: pathlib.Path, serv
     assert not [path for path in server.asked if path.endswith(("pytorch_model.bin", "tf_model.h5"))]
     assert loading.load("hf://owner/name@v1").tokenizer.tokenize("the cat") == ["the", "cat"]
     assert read_initial_model("hf://owner/name").vocab == expected.vocab
-    alone = samples.unpacked("transformers", tmp_path) / "shards"  # only weights of TensorFlow
-    server.add_repository("owner/alone", alone, ["main"])
-    samples.assert_equal(open_model("hf://owner/alone"), open_model(str(alone)))
+    theirs = samples.unpacked("transformers", tmp_path)
+    for folder in (theirs / "shards", theirs / "safetensors_shards", tmp_path / "tf1", tmp_path / "keras_hub"):
+        if folder.parent != theirs:
+            samples.write_sample(folder.name, folder)
+        server.add_repository(f"owner/{folder.name}", folder, ["main"])
+        samples.assert_equal(open_model(f"hf://owner/{folder.name}"), open_model(str(folder)))
 
 
 def test_added_tokens_of_old_files_are_downloaded(on_hub: pathlib.Path, server: Server):
@@ -260,6 +263,8 @@ def test_names_without_a_scheme_are_downloaded_from_their_source(
     samples.convert(pathlib.Path("bert-tiny"), pathlib.Path("bert-base-uncased"))
     # A folder with that name takes precedence, even if the name was resolved to another source before.
     samples.assert_equal(open_model("bert-base-uncased"), open_model(str(released)))
+    (tmp_path / "bert-mini.index").touch()
+    assert named_models.get_local_folder("bert-mini") == "bert-mini"
     assert capsys.readouterr().out == ""
 
 

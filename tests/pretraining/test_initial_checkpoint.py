@@ -79,7 +79,7 @@ def test_init_allow_permits_missing_and_unused_tensors(tiny_config, tmp_path):
     def read(*allow):
         return open_model(str(tmp_path), LoadOverrides(fallback_config=config, allow=allow))
 
-    told = refusal(read, "layer_0_output/kernel", "layer_0_intermediate/.*")
+    told = refusal(read, "layer_0_output/kernel", "layer_0_intermediate/.*", "model/layer_1_")
     assert_mentions(told, tmp_path / "ckpt-1", "16 unexpected")
     assert "--init_allow=model/layer_1_" in told
     shape = ("[8, 16]", "[8, 32]", "--init_allow=layer_0_intermediate/kernel")

@@ -52,6 +52,9 @@ def test_the_newest_complete_checkpoint_is_found_without_the_state_file(make_opt
         assert bundle.find_prefix(str(finished_run)) == f"{finished_run}/ckpt-20"
     pretrain(make_options())
     assert f"resuming from {finished_run}/ckpt-20" in capsys.readouterr().out
+    data = finished_run / "ckpt-20.data-00000-of-00001"
+    flip_bits(data, data.stat().st_size // 2)  # after it was found to be complete
+    assert bundle.find_prefix(str(finished_run)) == f"{finished_run}/ckpt-10"
 
 
 @pytest.mark.slow

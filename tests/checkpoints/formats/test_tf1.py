@@ -74,7 +74,8 @@ def test_outputs_of_the_heads_equal_those_computed_from_googles_names(tiny_confi
 def test_pretraining_resumes_from_a_converted_tf1_run(tiny_config: BertConfig, tmp_path: pathlib.Path):
     old = add_optimizer_state(sample(tiny_config), step=7)
     tf1.write(old, str(tmp_path / "old"))
-    convert(tmp_path / "old", tmp_path / "run", optimizer=True)
+    lines = convert(tmp_path / "old", tmp_path / "run", optimizer=True)
+    assert "92 moments of Adam, step 7" in lines[0]
     schedule = WarmupPolynomialDecay(1e-3, 100)
     pretrainer = Pretrainer(config=tiny_config, strategy=tf.distribute.get_strategy(), schedule=schedule, seed=0)
     held = {**pretrainer.variables, "place": run_checkpoints.create_data_position()}
@@ -132,7 +133,7 @@ def test_variables_of_other_programs_are_ignored_and_listed(tiny_config: BertCon
     assert any("ignored 11 tensors of another optimizer: " in note for note in checkpoint.notes)
     loading.load(str(path))
     assert f"note: {line}" in capsys.readouterr().out
-    assert f"note: {line}" in convert(path, tmp_path / "ours")
+    assert convert(path, tmp_path / "ours").count(f"note: {line}") == 1
     assert line in read_initial_model(str(path)).notes
     report = assign_initial_weights(build_pretraining_model(tiny_config), checkpoint)
     assert "46 tensors loaded, 0 missing, 0 unused; 16 other tensors" in report[-1]
