@@ -116,6 +116,7 @@ def check_and_resolve_options(
         errors.attempt(config.check_length, phase.max_seq_length, options.bert_config_file, flag)
     errors.attempt(_check_packing, options, config)
     manifests = [each for some in (*training_records.values(), *evaluated) for each in some.manifests]
+    errors.attempt(_check_same_vocabulary, manifests)
     casing = _resolve_casing(options, manifests)
     if options.do_train and initial is not None:
         check = initial_checkpoint.check_initial_checkpoint
@@ -189,6 +190,15 @@ def _check_vocabulary(
     if problem := describe_contradiction(tokens, casing.do_lower_case, options.vocab_file, remedy):
         raise UserError(problem)
     return casing
+
+
+def _check_same_vocabulary(manifests: Iterable[manifest.Manifest]) -> None:
+    """Raises a UserError if records were made with different vocabularies. Needed for runs without --vocab_file."""
+    if len({each.source["vocabulary"] for each in manifests}) > 1:
+        raise UserError(
+            "make-records wrote the records with different values of --vocab_file (the hashes in their manifests "
+            "differ); use records with one vocabulary for all phases and for evaluation"
+        )
 
 
 def _check_objectives(

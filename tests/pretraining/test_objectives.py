@@ -13,7 +13,8 @@ from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import read_log
-from tests.make import assert_rejected
+from tests.conftest import WORDS
+from tests.make import assert_rejected, write_vocab
 from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, log_values, write_manifest
 
 
@@ -59,7 +60,9 @@ def test_left_to_right_is_stored_in_the_configuration(make_options, vocab_file, 
     assert not (tmp_path / "out").exists()
 
 
-def test_phases_and_evaluation_of_several_objectives_are_refused(set_up_run, record_files, vocab_file, tmp_path):
+def test_phases_and_evaluation_of_several_objectives_or_vocabularies_are_refused(
+    set_up_run, record_files, vocab_file, tmp_path
+):
     first, second = record_files
     (tmp_path / "other").mkdir()
     other = str(shutil.move(second, tmp_path / "other"))
@@ -74,3 +77,7 @@ def test_phases_and_evaluation_of_several_objectives_are_refused(set_up_run, rec
         write_manifest([other], vocab_file, **{flag: values[1]})
         for changes in runs:
             assert_rejected((f"--{flag}", *values), set_up_run, input_file=[first], **changes)
+    write_manifest([other], write_vocab(tmp_path / "other.txt", [*WORDS[:-2], WORDS[-1], WORDS[-2]]))
+    general = {"eval_input_file": [first], "general_eval_file": [other], "do_eval": True}
+    for changes in ({"input_file": [first, other]}, phase2, held_out, general):
+        assert_rejected("--vocab_file", set_up_run, **{"input_file": [first], **changes})
