@@ -245,10 +245,12 @@ def test_the_best_epoch_is_the_maximum_of_a_score_or_the_minimum_of_an_error(met
     model.build((1, 1))
     callback = best_model._BestModel(metric, lambda: model.get_weights()[0].item(), epochs=3)
     callback.set_model(model)
+    model.stop_training = False
     callback.on_train_begin()
     for epoch in range(3):  # the last one without a validation
         model.set_weights([np.full((1, 1), epoch)])
         callback.on_epoch_end(epoch, {"val_loss": epoch} if epoch < 2 else {})
+    assert not model.stop_training
     callback.on_train_end()
     assert model.get_weights() == [[[best_weight]]]
 

@@ -116,9 +116,18 @@ def test_a_partially_copied_export_is_loaded_again_when_it_is_complete(watched: 
     asyncio.run(look())
 
 
-def test_a_complete_export_is_loaded_immediately(watched: Model, tmp_path: pathlib.Path):
-    served_models.versioned(tmp_path / "served", 2)
-    asyncio.run(watched.refresh())
+def test_a_complete_export_is_loaded_immediately_and_only_once(watched: Model, tmp_path: pathlib.Path):
+    folder = served_models.versioned(tmp_path / "served", 2)
+
+    async def look() -> None:
+        await watched.refresh()
+        (loaded,) = watched.available
+        os.utime(folder / CHECKSUM_FILE, ns=(0, 0))
+        for _ in range(2):
+            await watched.refresh()
+        assert watched.available == [loaded]
+
+    asyncio.run(look())
     assert kinds_and_states(watched) == [("regression", "AVAILABLE")]
 
 
