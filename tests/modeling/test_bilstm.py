@@ -63,6 +63,8 @@ def test_both_directions_read_the_whole_text_without_padding(head: str, tiny_con
     assert whole["pooled_output"].shape == (1, 4 * UNITS)
     np.testing.assert_allclose(whole["sequence_output"][:, :6], cut["sequence_output"], atol=1e-5)
     np.testing.assert_allclose(whole["pooled_output"], cut["pooled_output"], atol=1e-5)
+    ends = np.asarray(whole["sequence_output"])[:, [5, 0]]
+    np.testing.assert_array_equal(whole["pooled_output"], ends.reshape(1, -1))
     # The vector of the first token contains the backward direction, which has read the last token.
     ids = batch["input_ids"].copy()
     ids[0, 5] = (ids[0, 5] + 1) % tiny_config.vocab_size
@@ -89,6 +91,7 @@ def test_head_and_units_are_stored_unless_the_head_reads_the_encoder():
     assert HeadInput.from_dict(given.to_dict()) == given
     assert HeadInput().to_dict() == {}
     assert (HeadInput().lstm_units, HeadInput(lstm_units=1).lstm_units) == (768, 1)
+    assert HeadInput(lstm_units=100_000).lstm_units == 100_000
     for units in (0, 100_001):
         assert_rejected(("lstm_units", units, 1, "100,000"), HeadInput, "bilstm", units)
 

@@ -18,7 +18,7 @@ def test_best_weights_are_compared_with_the_loss_saved_with_them(tmp_path):
     model = mock.Mock(variables=[keras.Variable(1.0, name="weight")])
 
     def keep(data: int, step: int, loss: float) -> bool:
-        return save_if_best(str(tmp_path / "best"), step, loss, model, {}, data)
+        return save_if_best(str(tmp_path / "best"), step, loss, model, {"vocab.txt": f"{step}\n"}, data)
 
     assert keep(1, 5, 1.0)
     assert not keep(1, 10, 2.0)
@@ -26,7 +26,11 @@ def test_best_weights_are_compared_with_the_loss_saved_with_them(tmp_path):
     assert not keep(1, 10, float("nan"))
     assert keep(2, 10, 2.0), "losses on other records say nothing"
     assert keep(2, 8, 3.0), "step 10 was taken by a run that went on from before"
+    assert not keep(2, 8, 4.0)
     assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
+    assert (tmp_path / "best" / "vocab.txt").read_text() == "8\n"
+    (tmp_path / "best" / "ckpt-8.data-00000-of-00001").write_bytes(b"")
+    assert keep(2, 12, 4.0), "the best weights are damaged"
 
 
 def test_an_evaluation_can_be_stopped_between_batches():
@@ -51,18 +55,43 @@ def test_the_report_says_whether_records_were_left_out():
         assert evaluation._describe_evaluated({"masked_lm_count": 30.0, "next_sentence_count": 12.0}) == expected
 
 
-def test_only_some_batches_are_evaluated_and_the_baseline_counts_the_same_records(make_options, monkeypatch, capsys):
+SUMS_PER_RECORD = dict(zip(SUMS, (6.0, 1.0, 2.0, 0.5, 0.75, 1.0, 9.0), strict=True))
+
+
+def test_only_some_batches_are_evaluated_and_the_baseline_counts_the_same_records(
+    make_options, monkeypatch, capsys, tmp_path
+):
     baseline = mock.Mock(return_value=0.25)
     monkeypatch.setattr("official_bert.pretraining.evaluation.compute_unigram_accuracy", baseline)
     options, records = make_options(eval_batch_size=4, max_eval_steps=3), mock.Mock(general=None)
     records.held_out = mock.MagicMock(evaluation_batches=tf.data.Dataset.range(100).batch, num_records=None)
     pretrainer = mock.Mock(strategy=get_strategy("one_device"), step=7)
-    pretrainer.evaluate = lambda batch: dict.fromkeys(SUMS, float(len(batch)))
+    pretrainer.evaluate = lambda batch: {name: len(batch) * value for name, value in SUMS_PER_RECORD.items()}
     HeldOutEvaluation(options, mock.Mock(), pretrainer, records, {}, mock.Mock(), False).evaluate_final_weights()
     assert baseline.call_args.args == (records.held_out, 4, 3)
     output = capsys.readouterr().out
-    assert output.startswith("evaluated 12 records, 12 predictions\n")
+    assert output.startswith("evaluated 12 records, 24 predictions\n")
     assert output.endswith(" masked_lm_accuracy = 0.25\n")
+    assert not (tmp_path / "run").exists(), "only the chief writes files"
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_a_complete_evaluation_is_logged_and_its_loss_decides_on_the_best_weights(is_chief, make_options, monkeypatch):
+    save, log, records, stops = mock.Mock(), mock.Mock(), mock.Mock(), iter([False, True, False, False])
+    monkeypatch.setattr("official_bert.pretraining.evaluation.save_if_best", save)
+    for number, each in enumerate((records.general, records.held_out), start=1):
+        each.configure_mock(explain_damage=mock.MagicMock(), evaluation_batches=tf.data.Dataset.range(number).batch)
+    pretrainer = mock.Mock(strategy=get_strategy("one_device"), step=7)
+    pretrainer.evaluate = lambda batch: {name: len(batch) * value for name, value in SUMS_PER_RECORD.items()}
+    evaluation = HeldOutEvaluation(make_options(), mock.Mock(), pretrainer, records, {}, log, is_chief)
+    assert not evaluation.evaluate_checkpoint(lambda: next(stops))
+    assert not log.write.called
+    assert evaluation.evaluate_checkpoint(lambda: next(stops))
+    logged = [
+        (kind, step, values["predictions"]) for kind, step, values in (each.args for each in log.write.mock_calls)
+    ]
+    assert logged == [("general", 7, 2), ("eval", 7, 4)]
+    assert [each.args[1:3] for each in save.mock_calls if each.args] == [(7, 3.5)] * is_chief
 
 
 @pytest.mark.slow

@@ -61,8 +61,8 @@ def make_card(train=(), evaluations=(), sections=(), **changes):
     return model_card("run", make_logs(train, evaluations), {**METADATA, **changes}, [], dict(sections))
 
 
-def make_logs(train=(), evaluations=()):
-    return {TRAIN: train, EVAL: evaluations, GENERAL: ()}
+def make_logs(train=(), evaluations=(), general=()):
+    return {TRAIN: train, EVAL: evaluations, GENERAL: general}
 
 
 def test_the_stored_command_can_be_run_again(monkeypatch):
@@ -83,11 +83,12 @@ def test_a_card_has_sizes_data_devices_scores_and_flags():
 
 def test_the_card_lists_every_file_that_was_read_and_those_without_a_manifest():
     first, *others = ({"file": name, "bytes": 9, "sha256": None} for name in "abcde")
-    files = {"1": [first, *METADATA["records"]["1"], first, *others], "2": [first]}
+    files = {"1": [first, *METADATA["records"]["1"], first, *others], "2": others[:3]}
     card = make_card(data=[], records=files)
-    rows = ["1 | a | 2 | no", "1 | train.tfrecord | 1 | yes", "1 | b to e (4 files) | 1 | no", "2 | a | 1 | no"]
+    rows = ["1 | a | 2 | no", "1 | train.tfrecord | 1 | yes", "1 | b to e (4 files) | 1 | no", "2 | b, c, d | 1 | no"]
     assert re.findall(r"^\| (\d .*) \|$", card, re.MULTILINE)[:4] == rows
-    assert "6 files have no manifest." in card
+    assert "8 files have no manifest." in card
+    assert "\n1 file has no manifest." in make_card(records={"1": [first, first]})
     assert "no manifest" not in make_card()
 
 
@@ -115,13 +116,18 @@ def test_markdown_is_escaped_in_the_card(tmp_path):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows.splitlines()}) == 1
 
 
+LOSSES = ((20, 1.5), (30, math.nan), (40, 2.0))
+
+
 def test_the_card_has_a_table_of_the_last_and_best_scores():
-    evaluations = [line(10, 3.0), line(20, 1.5), line(30, math.nan), line(40, 2.0)]
+    accuracies = {step: {"masked_lm_accuracy": value} for step, value in ((20, 0.5), (30, 0.75), (40, 0.125))}
+    evaluations = [line(10, 3.0), *(line(step, loss, **accuracies[step]) for step, loss in LOSSES)]
     train = [train_line(35), train_line(40, 1.0)]
-    table = summary.make_score_table(make_logs(train, evaluations), "masked LM")
-    assert table[0] == ["score", "training, step 40", "evaluation, step 40", "best evaluation"]
-    assert table[2] == ["masked LM loss (nats)", "1.0000", "2.0000", "1.5000 (step 20)"]
-    assert table[3] == ["masked LM accuracy", "25.0 %", "25.0 %", "25.0 % (step 10)"]
+    table = summary.make_score_table(make_logs(train, evaluations, [line(30, 5.0)]), "masked LM")
+    titles = ["training, step 40", "evaluation, step 40", "best evaluation", "general text, step 30"]
+    assert table[0] == ["score", *titles]
+    assert table[2] == ["masked LM loss (nats)", "1.0000", "2.0000", "1.5000 (step 20)", "5.0000"]
+    assert table[3] == ["masked LM accuracy", "25.0 %", "12.5 %", "75.0 % (step 30)", "25.0 %"]
     card = make_card(train, evaluations, config={**METADATA["config"], "causal_attention": True})
     assert "| next token loss (nats) | 1.0000" in card
     assert "masked" not in card.lower()
@@ -158,7 +164,31 @@ def test_a_later_evaluation_replaces_only_the_evaluation_data_of_the_run(tmp_pat
 def test_the_card_warns_about_untrained_positions():
     short, long = train_line(10, max_seq_length=128), train_line(20, max_seq_length=512)
     assert "positions from there to 512" in make_card([short])
-    assert "positions from there to 512" not in make_card([short, long])
+    card = make_card([short, train_line(15, max_seq_length=128), long])
+    assert "positions from there to 512" not in card
+    phases = [("1", "length 128, up to step 15"), ("2", "length 512, up to step 20")]
+    assert re.findall(r"^\| phase (\d) \| (.*) \|$", card, re.MULTILINE) == phases
+    card = make_card([short], [line(10)], flags={**FLAGS, "init_checkpoint": "model"})
+    assert "It started from trained weights" in card
+    for absent in ("positions from there", "| phase 1 |", "was not evaluated"):
+        assert absent not in card
+
+
+def test_the_card_describes_the_text_the_objectives_and_the_changes():
+    flags = {**FLAGS, "vocab_file": "vocab.txt", "strip_accents": None}
+    for do_lower_case, strip_accents, expected in (
+        (True, None, "lower-cased, without accents,"),
+        (True, False, "lower-cased, with accents,"),
+        (False, None, "not lower-cased"),
+    ):
+        casing = {"do_lower_case": do_lower_case, "strip_accents": strip_accents}
+        assert f"Text is {expected} and split" in make_card(flags={**flags, **casing})
+    assert "predict masked tokens and next sentences." in make_card()
+    without = {**MANIFEST, "source": {**SOURCE, "flags": {"sentence_objective": "none"}}}
+    card = make_card(data=[without], changes=[{"step": 1000, "option": "dtype", "before": "a", "now": "b"}])
+    assert "predict masked tokens. It" in card
+    assert "- from step 1,000: --dtype was 'a' and is 'b'" in card
+    assert "It was not evaluated in this run." in card
 
 
 def test_the_last_log_line_of_a_repeated_step_counts(tmp_path):

@@ -27,16 +27,22 @@ def make_sums(**changes: float) -> dict[str, float]:
     return {**dict.fromkeys(names, 0.0), **changes}
 
 
-def test_a_log_line_has_the_means_of_its_own_steps():
+def test_a_log_line_has_the_means_of_its_own_steps(capsys):
     watched, log = make_monitor(step=10)
     losses = {"masked_lm_loss": 12.0, "masked_lm_correct": 2.0, "masked_lm_count": 4.0, "tokens": 300.0}
+    losses |= {"next_sentence_loss": 1.0, "next_sentence_correct": 3.0, "next_sentence_count": 4.0}
     watched.add(make_sums(**losses, gradient_norm=3.0, input_wait=0.5, nonfinite_steps=1.0), 3, 1.5, 2.0)
     watched.add(make_sums(**losses, gradient_norm=6.0, input_wait=0.5), 1, 0.5, 1.0)
     watched.write(14, PHASE)  # four steps, one of them skipped
-    expected = {"masked_lm_loss": 3.0, "loss": 3.0, "masked_lm_accuracy": 0.5, "learning_rate": 0.013}
+    expected = {"masked_lm_loss": 3.0, "loss": 3.25, "masked_lm_accuracy": 0.5, "learning_rate": 0.013}
+    expected |= {"next_sentence_loss": 0.25, "next_sentence_accuracy": 0.75}
     expected |= {"gradient_norm": 3.0, "steps_per_second": 2.0, "examples_per_second": 32.0}
     expected |= {"tokens_per_second": 300.0, "processor_seconds": 3.0, "input_wait_share": 0.5, "max_seq_length": 64}
     log.write.assert_called_once_with("train", 14, pytest.approx(expected))
+    assert capsys.readouterr().out == (
+        "step 14 of 100  loss 3.2500  masked LM 3.0000 (accuracy 50.0 %)  next sentence 0.2500 (accuracy 75.0 %)"
+        "  learning rate 1.30e-02  gradient norm 3.00  32 examples/s 300 tokens/s  43s left\n"
+    )
     watched.add(make_sums(nonfinite_steps=2.0), 2, 1.0, 1.0)
     watched.write(16, PHASE)  # both steps were skipped
     watched.add(make_sums(gradient_norm=5.0), 1, 4.0, 1.0)
@@ -83,7 +89,8 @@ def test_float16_skips_overflowing_gradients_but_not_nonfinite_losses(options, n
         assert_rejected(("step 103", "inf"), watched.check_finite, *arguments)
         return
     watched.check_finite(*arguments)
-    assert log.note.call_args.args[0] == 103
+    step, notice = log.note.call_args.args
+    assert (step, notice.partition(" as ")[0]) == (103, "2 steps skipped")
     assert watched.skipped_in_a_row == 1
     watched.check_finite(make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=2.0), 104, 106, 0, PHASE, mock.Mock())
     assert watched.skipped_in_a_row == 3
@@ -93,7 +100,7 @@ def test_float16_skips_overflowing_gradients_but_not_nonfinite_losses(options, n
 
 def test_the_profiler_runs_once_between_its_steps(monkeypatch):
     calls = []
-    monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: calls.append("start"))
+    monkeypatch.setattr(tf.profiler.experimental, "start", calls.append)
     monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
     profile = Profile(["3", "5"], "run")
     seen = []
@@ -102,4 +109,4 @@ def test_the_profiler_runs_once_between_its_steps(monkeypatch):
         seen.append(len(calls))
     profile.stop()
     assert seen == [0, 1, 1, 2, 2, 2]
-    assert calls == ["start", "stop"]
+    assert calls == ["run/train", "stop"]

@@ -19,12 +19,15 @@ class InterruptedFile(io.BytesIO):
 
 
 def test_a_stop_may_be_requested_while_a_line_is_printed(monkeypatch, capsys):
-    file = InterruptedFile()
+    file, numbers = InterruptedFile(), (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8"))
     with StopRequest(get_strategy("one_device")) as stop:
         assert not stop.is_pending()
         print("step 1", flush=True)
         assert stop.is_pending()
+        assert signal.getsignal(signal.SIGINT) is before[1], "the next Ctrl-C ends the process"
+    assert [signal.getsignal(number) for number in numbers] == before
     assert stop.exit_code == 128 + signal.SIGTERM
     assert file.getvalue() == b"step 1\n"
     assert capsys.readouterr().err == "received SIGTERM: saving after the current steps\n"

@@ -9,7 +9,7 @@ from official_bert.errors import UserError
 from official_bert.runs.training_log import EVAL, GENERAL, NOTICES, TRAIN, TrainingLog, format_line, read_log
 from official_bert.runs.training_run import has_lost_checkpoints
 from tests.event_files import read_scalars
-from tests.make import assert_rejected
+from tests.make import assert_rejected, write_text
 
 
 def list_steps(folder, kind=TRAIN):
@@ -31,6 +31,7 @@ BAD_LINES = [
     *((line, "JSON") for line in ("[" * 100_000, "1" * 5000, "{", "")),
     *((line, "step") for line in ("[]", '{"loss": 1}', '{"step": "1"}')),
     *((line, "changed") for line in ('{"step": 1, "loss": "1"}', '{"step": 2, "loss": 5}')),  # without a checksum
+    (format_line({"step": 1, "loss": "1"}).strip(), "'1' as loss, which is not a number"),
 ]
 
 
@@ -46,7 +47,7 @@ def test_a_truncated_last_line_is_ignored(tmp_path):
 
 
 def test_a_resumed_run_keeps_complete_lines_up_to_its_checkpoint(tmp_path):
-    kinds = (TRAIN, EVAL, NOTICES)
+    kinds = (TRAIN, EVAL, GENERAL, NOTICES)
     for kind, step in itertools.product(kinds, (10, 20, 30)):
         TrainingLog(str(tmp_path), None).write(kind, step, {"loss": 1.0})
     for kind in kinds:
@@ -55,7 +56,7 @@ def test_a_resumed_run_keeps_complete_lines_up_to_its_checkpoint(tmp_path):
     log = TrainingLog(str(tmp_path), 20)
     log.write(EVAL, 25, {"loss": 1.0})
     log.note(20, "resumed")
-    assert [list_steps(tmp_path, kind) for kind in kinds] == [[10, 20], [10, 20, 25], [10, 20, 20]]
+    assert [list_steps(tmp_path, kind) for kind in kinds] == [[10, 20], [10, 20, 25], [10, 20], [10, 20, 20]]
 
 
 def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_path):
@@ -81,4 +82,7 @@ def test_a_notice_may_contain_a_crc32_key(tmp_path):
 def test_a_run_has_lost_its_checkpoints_if_it_logged_steps_after_the_first_save(tmp_path):
     TrainingLog(str(tmp_path), None).write(TRAIN, 10, {"loss": 1.0})
     assert has_lost_checkpoints(str(tmp_path), str(tmp_path), save_steps=9)
-    assert not has_lost_checkpoints(str(tmp_path), str(tmp_path), save_steps=10)  # killed between line and save
+    checkpoints = tmp_path / "checkpoints"
+    assert not has_lost_checkpoints(str(tmp_path), str(checkpoints), save_steps=10)  # killed between line and save
+    write_text(checkpoints / "checkpoint", "")
+    assert has_lost_checkpoints(str(tmp_path), str(checkpoints), save_steps=10)

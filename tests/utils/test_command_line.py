@@ -62,7 +62,7 @@ TASKS = command(
     variants={
         "squad": Variant(options=(WindowOptions,), shown_defaults={"length": 384}),
         "glue": Variant(options=(WindowOptions,), shown_defaults={"length": 128}),
-        "swag": Variant(),
+        "swag": Variant(shown_defaults={"length": 128}),
     },
 )
 
@@ -100,6 +100,7 @@ def test_flags_can_be_read_from_files(tmp_path):
     (command(), [], ("--needed", "required")),
     (command(), ["--needed=x", "--nubmer=3"], ("--nubmer", "--number")),
     (command(), ["--needed=x", "--zzz"], ("--zzz", "--help")),
+    (command(refused={"shiny": "use --rate"}), ["--needed=x", "--noshiny"], ("--noshiny", "--rate")),
     (command(), ["--needed=x", "--number=a: b"], ("--number=a: b", "whole")),
     (command(), ["--needed=x", "--rate=high"], ("--rate=high", "number")),
     (command(), ["--needed=x", "--from=z"], ("--from=z", "x, y")),
@@ -165,6 +166,8 @@ def test_positional_arguments_may_precede_flags_or_follow_a_double_dash():
     texts = command(positional="texts")
     assert texts.parse(["one", "--needed=x", "two"])[1] == ["one", "two"]
     assert texts.parse(["--needed=x", "--", "--three"])[1] == ["--three"]
+    with pytest.raises(SystemExit, match="3"):
+        command(positional="texts", main=lambda *_: 3, tensorflow=False).run(["--needed=x", "--", "--help"])
 
 
 def test_the_chosen_variant_adds_its_flags():
@@ -191,7 +194,7 @@ def test_help_shows_the_flags_of_the_variant_that_is_chosen():
     text = TASKS.help()
     assert "squad, glue, swag" in text
     assert "--stride" not in text
-    assert "--length=N  (default: 384; 128 with glue)" in text
+    assert "--length=N  (default: 128; 384 with squad)" in text
     text = TASKS.help(["--task=squad", "--help"])
     assert "--task=squad:\n  --stride=N  (default: 128)" in text
     assert "--length=N  (default: 384)" in text
