@@ -132,6 +132,17 @@ def test_incomplete_folders_and_folders_with_several_splits_are_errors(tmp_path:
     assert_rejected((folder / "train", folder / "test"), row_files.expand, [str(folder)], "input_file")
 
 
+def test_changed_removed_and_added_files_are_errors(tmp_path):
+    pattern, paths = str(tmp_path / "*.txt"), [tmp_path / f"{name}.txt" for name in "abc"]
+    for path in paths[:2]:
+        path.write_text("the cat\n")
+    before = row_files.fingerprint(row_files.expand([pattern], "input_file"))
+    row_files.check_unchanged(before, [pattern], "input_file")
+    for path, change in ((paths[2], "one more"), (paths[1], "another"), (paths[0], None)):
+        path.write_text(change) if change else path.unlink()
+        assert_rejected(("--input_file", path), row_files.check_unchanged, before, [pattern], "input_file")
+
+
 FEW = TEXTS[1:8]
 
 

@@ -139,6 +139,8 @@ def test_words_with_rare_letters_are_unknown(tmp_path):
     assert not {"ø", "##ø"} & {*learned.pieces}
     assert (learned.letters, learned.covered, learned.coverage) == (3, 2, 402 / 403)
     assert exact.WordpieceTokenizer(dict.fromkeys(learned.pieces, 0)).pieces("abø") == [exact.UNK]
+    longer = learn(tmp_path, text + "y" * 201 + "\n", character_coverage=0.99)  # too long for a word
+    assert (longer.letters, longer.covered, longer.coverage) == (3, 2, 402 / 403)
 
 
 def test_every_fiftieth_document_is_held_out(tmp_path):
