@@ -47,6 +47,8 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
     assert loaded.tokenizer.tokenize(word) == [word]
     assert len(official_bert.fill_mask(loaded, "the [MASK] sat .", top_k=3)[0]) == 3
     assert TextClassifier.from_checkpoint(str(adapted), labels=["a", "b"]).predict(["the cat"]).shape == (1, 2)
+    flags = json.loads((adapted / "run.json").read_text())["flags"]
+    assert (flags["max_eval_steps"], flags["eval_batch_size"]) == (1600 // 8, 8)
     card = (adapted / "MODEL_CARD.md").read_text()
     titles = "Masked-LM losses,per character after,New words,Masks filled in,\\[MASK\\],general text"
     assert not [title for title in titles.split(",") if title not in card]
@@ -58,6 +60,7 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
         for when, loss in (("before", original_losses[name]), ("after", result[name]["after"])):
             per_character = loss * facts[f"{name}_{when}"] / texts["heldout_characters"][name]
             assert f" {per_character:.4f} " in card
+    assert "| {before:.3f} | {after:.3f} |".format(**result["tokens_per_word"]) in card
 
 
 def test_heldout_texts_stay_and_other_work_files_are_removed(adapted):
@@ -89,8 +92,9 @@ def test_repeated_call_returns_the_stored_result(adapted, capsys):
 
 
 def test_report_states_whether_the_loss_fell_and_explains_unusual_initial_losses():
-    result = Adaptation(Change(3.0, 3.1604), Change(5.0, 4.75), Change(1.0, 1.0), [])
+    result = Adaptation(Change(3.0, 3.1604), Change(5.0, 4.75), Change(1.5, 1.25), [])
     assert re.search(r"domain .* 3.0000 .* 3.1604 .* 0.1604 worse .*\ngeneral .* 0.2500 better", str(result))
+    assert "1.500 per word before, 1.250 after" in str(result)
     assert training.explain_first_losses(result, vocab_size=1000, has_masked_lm=True) == []
     no_head, above = training.explain_first_losses(result, vocab_size=100, has_masked_lm=False)
     assert "no masked-LM head" in no_head
@@ -153,7 +157,7 @@ WRONG_OPTIONS = [
     ({"init": "none"}, ("none", "models")),
     ({"input_file": ["none-*"]}, ("--input_file", "'none-*'")),
     ({"general_file": ["text.txt"]}, ("--general_file", "--input_file", "text.txt")),
-    ({"general_file": ["copy.txt"]}, ("40 of", "the 40", "--general_file")),
+    ({"general_file": ["copy.txt"]}, ("40 of", "the 80", "--general_file")),
     ({"max_seq_length": 64}, ("--max_seq_length", 64, "--init", 32)),
     ({"max_seq_length": 4}, ("--max_seq_length", 4, 5)),
     ({"new_words_file": "new:two-words"}, ("new:two-words", "'two-words'", "['two', '-', 'words']")),
@@ -168,7 +172,8 @@ WRONG_OPTIONS = [
 @pytest.mark.parametrize(("changes", "names"), WRONG_OPTIONS)
 def test_wrong_options_are_rejected_in_one_line_and_leave_no_files(changes, names, source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shutil.copy(write_text(tmp_path / "text.txt"), "copy.txt")
+    other = pathlib.Path(write_text(tmp_path / "other.txt", seed=1)).read_text()
+    pathlib.Path("copy.txt").write_text(pathlib.Path(write_text(tmp_path / "text.txt")).read_text() + "\n" + other)
     name = str(changes.get("new_words_file"))
     pathlib.Path(name).write_text(f"{name.removeprefix('new:')}\n")
     message = refusal(lambda: adapting.run(make_options(source, "text.txt", tmp_path / "model", **changes)))

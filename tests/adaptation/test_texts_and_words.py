@@ -36,10 +36,12 @@ def list_documents(path: str | pathlib.Path) -> set[str]:
     return {document.strip() for document in pathlib.Path(path).read_text().split("\n\n") if document.strip()}
 
 
-def test_documents_are_held_out_completely_and_duplicates_stay_on_one_side(prepare, tmp_path):
+@pytest.mark.parametrize(("share", "limit"), [(0.1, 2_000_000), (0.9, 3000)])
+def test_whole_documents_are_held_out_and_duplicates_stay_on_one_side(share, limit, prepare, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_MAX_HELDOUT_CHARACTERS", limit)
     text = pathlib.Path(write_text(tmp_path / "text.txt", documents=100))
     text.write_text("\n".join([text.read_text()] * 3))
-    facts, held, kept = prepare(str(text), records.HELDOUT, records.DOMAIN, heldout_share=0.1)
+    facts, held, kept = prepare(str(text), records.HELDOUT, records.DOMAIN, heldout_share=share)
     assert not held & kept
     assert held | kept == list_documents(text)
     total = facts.characters + facts.heldout_characters["domain"]
@@ -70,6 +72,12 @@ def test_some_text_is_held_out_and_some_is_kept(text, share, prepare, tmp_path):
     assert (held, kept) == ({"Short ."}, {"A longer document ."})
 
 
+@pytest.mark.parametrize(("single", "pairs"), [(10, True), (11, False)])
+def test_pairs_are_made_if_documents_of_several_sentences_are_half_of_the_text(single, pairs, prepare, tmp_path):
+    text = make.write_text(tmp_path / "text.txt", f"{'a' * 5}\n{'b' * 5}\n\n{'c' * single}\n")
+    assert prepare(text, heldout_share=0.5)[0].pairs == pairs
+
+
 def test_a_text_of_one_sentence_is_rejected(prepare, tmp_path):
     text = make.write_text(tmp_path / "text.txt", "Only this .\n")
     assert_rejected(("--input_file", 1), prepare, text)
@@ -86,7 +94,9 @@ def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(p
     assert held
     assert not held & mixed
     assert shared not in held | mixed
-    assert "also in --input_file: 1 document" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "also in --input_file: 1 document" in output
+    assert "too little text" not in output
 
 
 def test_the_text_is_used_as_often_as_training_needs_it():
@@ -112,25 +122,34 @@ def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(prepare, 
     of_domain = min(list_documents(text))
     held_out = f"number 7 is a sentence of other text .\n{' '.join(of_domain.split())}\n"
     changes = {"exclude_texts": [make.write_text(tmp_path / "dev.txt", held_out)]}
-    changes |= {"heldout_share": 0.2, "general_file": [general], "general_share": 0.2}
+    changes |= {"heldout_share": 0.2, "general_file": [general], "general_share": 0.5}
     names = (records.HELDOUT, records.DOMAIN, records.GENERAL, records.GENERAL_HELDOUT)
     left = set.union(*prepare(text, *names, **changes)[1:])
     assert list_documents(text) - left == {of_domain}
     assert not any("number 7 " in document for document in left)
-    assert capsys.readouterr().out.count("left out because of --exclude_texts: 1 document") == 2
+    output = capsys.readouterr().out
+    assert output.count("left out because of --exclude_texts: 1 document") == 2
+    assert "too little text for --general_share=0.5" in output
 
 
-def test_records_have_the_listed_words_and_the_accents_of_the_model(prepare, source, tmp_path):
-    text, boundaries = write_text(tmp_path / "text.txt"), make.write_text(tmp_path / "words.txt", "cat-dog\n")
-    prepare(text)
-    options = make_options(source, text, tmp_path, do_whole_word_mask=True, word_boundaries=boundaries)
+def test_records_have_the_options_and_the_accents_of_the_model(prepare, source, tmp_path):
+    text, general = (write_text(tmp_path / f"{name}.txt", seed=name) for name in (0, 1))
+    prepare(text, general_file=[general], general_share=0.2, objective="mlm")
+    settings = {"do_whole_word_mask": True, "masked_lm_prob": 0.3, "random_seed": 7}
+    boundaries = make.write_text(tmp_path / "words.txt", "cat-dog\n")
+    options = make_options(source, text, tmp_path, word_boundaries=boundaries, **settings)
     own.write(open_model(str(source), LoadOverrides(strip_accents=False, replace=True)), str(tmp_path / "initial"))
-    made = records.make_records(options, str(tmp_path), "initial", 1)
-    for (path,) in (made["input_file"], made["eval_input_file"]):
+    made = records.make_records(options, str(tmp_path), "initial", 2)
+    texts = {"input_file": "domain.txt general.txt", "eval_input_file": "heldout.txt"}
+    for option, names in {**texts, "general_eval_file": "general_heldout.txt"}.items():
+        (path,) = made[option]
         manifest = json.loads(pathlib.Path(path.replace(".tfrecord", ".manifest.json")).read_text())
         flags = manifest["source"]["flags"]
         assert flags["word_boundaries"].startswith("sha256: ")
-        assert flags["strip_accents"] is False
+        passes = 2 if option == "input_file" else 3
+        expected = {**settings, "dupe_factor": passes, "sentence_objective": "none", "strip_accents": False}
+        assert {name: flags[name] for name in expected} == expected
+        assert [each["file"] for each in manifest["source"]["inputs"]] == names.split()
 
 
 def test_markers_among_the_new_words_are_tokens_of_the_records(prepare, source, tmp_path):
@@ -146,7 +165,7 @@ def test_markers_among_the_new_words_are_tokens_of_the_records(prepare, source, 
 
 
 def test_words_that_save_most_tokens_come_first():
-    counts = {"catdog": 10, "running": 6, "sunny": 5, "cat": 100, "rare": 4}
+    counts = {"catdog": 10, "running": 6, "sunny": 5, "cat": 100, "rare": 4, "x" * 201: 99}
     proposals = words.propose_words(VOCAB, counts, 10)
     # A word outside the vocabulary is split into single letters (c ##a ##t). Merging cat ##d ##o ##g saves 3 tokens.
     assert [(each.word, each.saved) for each in proposals] == [("catdog", 30), ("running", 24), ("sunny", 10)]
@@ -165,6 +184,12 @@ def test_unknown_word_saves_one_token():
     assert (proposal.word, proposal.pieces, proposal.saved) == ("日", ["[UNK]"], 5)
 
 
+def test_the_first_hundreds_of_proposed_words_have_their_share_of_the_tokens():
+    proposals = [words.Proposal(f"w{number}", 9, ["w"], 2 if number < 100 else 1) for number in range(300)]
+    share = "share of the text's tokens saved: the first 100 20.0 %, the first 300 40.0 %"
+    assert words.describe_proposals(proposals, 1000).splitlines()[-1] == share
+
+
 def test_description_has_pieces_per_word_and_unknown_characters():
     described = words.describe_words(VOCAB, {"cat": 6, "running": 2, "ca日": 2})
     assert "1.800 tokens per word; 20.00 % of the words are split into three or more, 20.000 % are [UNK]" in described
@@ -177,10 +202,11 @@ def test_words_are_counted_as_the_tokenizer_separates_them(tmp_path):
     assert counts == {"the": 3, "cat": 2, "-": 1, "dog": 1, "sat": 1, ".": 1, "sun": 1}
 
 
-def test_tokens_are_estimated_for_the_whole_text_if_only_a_sample_is_counted(source, tmp_path, monkeypatch):
+def test_tokens_are_estimated_for_the_whole_text_if_only_a_sample_is_counted(source, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(words, "_MAX_WORDS", 8)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "domain.txt").write_text("cat\n" * 400 + "\n".join("abcdefgh"))
-    options = make_options(source, "text.txt", tmp_path / "model", new_words=0)
+    options = make_options(source, "text.txt", tmp_path / "model", new_words=3)
     words.make_initial_model(options, words.read_checkpoint(options)[0], [], str(tmp_path))
     assert json.loads((tmp_path / "words.json").read_text())["tokens"] == pytest.approx(408, rel=0.05)
+    assert "--new_words is 3, but only 0 words can be added" in capsys.readouterr().out

@@ -130,8 +130,10 @@ def test_damaged_records_are_left_out_wherever_reading_starts(tmp_path, monkeypa
     np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
 
 
-def test_the_order_depends_on_the_epoch_and_the_seed(tmp_path):
-    source = RecordSource(write_records(tmp_path, [12]), UNMASKED)
+@pytest.mark.parametrize(("counts", "window"), [([12], 12), ([1] * 12, 1)])  # the order of records, or of files
+def test_the_order_depends_on_the_epoch_and_the_seed(counts, window, tmp_path, monkeypatch):
+    monkeypatch.setattr(input_pipeline, "_WINDOW", window)
+    source = RecordSource(write_records(tmp_path, counts), UNMASKED)
     three, other = source.locate_records(3, 0, 36), source.locate_records(4, 0, 12)
     orders = [tuple(three[start : start + 12]) for start in (0, 12, 24)] + [tuple(other)]
     assert len(set(orders)) == 4
@@ -168,12 +170,12 @@ def test_dynamic_masks_have_the_distribution_of_masked_records(tmp_path, whole_w
         assert 0 <= left < min((len(word) for word in words if not word[0]), default=LENGTH)
 
 
-def test_dynamic_masks_change_only_with_the_epoch(tmp_path):
+def test_dynamic_masks_change_only_with_the_epoch_and_the_seed(tmp_path):
     paths = write_records(tmp_path, [20, 12])
 
-    def epochs(batch_size: int, skipped: int = 0) -> dict[bytes, list[bytes]]:
+    def epochs(batch_size: int, skipped: int = 0, seed: int = 7) -> dict[bytes, list[bytes]]:
         """Maps the unmasked tokens of each record to its masked versions, one per epoch."""
-        data = RecordSource(paths, UNMASKED, masking()).training_batches(batch_size, 7, skipped).as_numpy_iterator()
+        data = RecordSource(paths, UNMASKED, masking()).training_batches(batch_size, seed, skipped).as_numpy_iterator()
         found: dict[bytes, list[bytes]] = {}
         for batch in itertools.islice(data, (96 - skipped) // batch_size):
             for original, row in zip(record_codec.restore_masked_ids(batch), batch["input_ids"], strict=True):
@@ -181,7 +183,7 @@ def test_dynamic_masks_change_only_with_the_epoch(tmp_path):
         return found
 
     by_eight = epochs(8)
-    assert by_eight == epochs(4)
+    assert by_eight == epochs(4) != epochs(8, seed=8)
     assert len(by_eight) == 32
     assert sum(masks[0] != masks[1] for masks in by_eight.values()) > 28
     later = epochs(8, skipped=64)

@@ -102,11 +102,11 @@ def test_a_single_record_between_corrupted_ones_is_kept(shards):
     frame = os.path.getsize(shards[2]) // 9
     for number in (1, 3):
         flip_bits(shards[2], number * frame + 40)
-    assert record_damage.find_readable_ranges(shards[2:3], LIMITED) == ([[(0, 1), (2, 1), (4, 5)]], 2)
+    assert record_damage.find_readable_ranges(shards[2:4], LIMITED) == ([[(0, 1), (2, 1), (4, 5)], [(0, 10)]], 2)
 
 
 @pytest.mark.parametrize("bytes_cut", [1, 60])
 def test_a_truncated_record_counts_once(shards, bytes_cut, capsys):
     os.truncate(shards[2], os.path.getsize(shards[2]) - bytes_cut)
     assert record_damage.find_readable_ranges(shards[2:3], LIMITED) == ([[(0, 8)]], 1)
-    assert_mentions(capsys.readouterr().out, shards[2], 1, 8)
+    assert_mentions(capsys.readouterr().out, shards[2], "1 corrupted record: 8 (and the rest of the file)")

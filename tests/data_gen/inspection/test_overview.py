@@ -15,9 +15,10 @@ from tests.make import assert_rejected, flip_bits, write_manifest, write_vocab
 
 
 def test_records_are_printed_as_text(vocab_file, tmp_path, capsys):
-    path = write(tmp_path / "x", [good(), keep_tokens(), good()])
-    inspect(InspectionOptions([path], vocab_file, num_records=2))
-    first, second, _ = capsys.readouterr().out.split("\n\n")[:3]
+    path, other = write(tmp_path / "x", [good(), keep_tokens()]), write(tmp_path / "y", [good()] * 2)
+    inspect(InspectionOptions([path, other], vocab_file))
+    first, second, third, statistics = capsys.readouterr().out.split("\n\n")[:4]
+    assert (third.split("\n")[0], statistics.split()[:2]) == (f"{other}, record 0 (from 0)", ["records", "4"])
     assert first == (
         f"{path}, record 0 (from 0)\n"
         "  next sentence: b comes from elsewhere (1)\n"
@@ -82,6 +83,8 @@ def test_the_report_is_one_page_without_outside_resources(tmp_path):
     for text in (
         '<ruby class="hidden">[MASK]<rt>&lt;script&gt;</rt>',
         '<ruby class="random">&amp;amp;<rt>سلام</rt>',
+        '<ruby class="kept">سلام<rt>سلام</rt>',
+        '<td class="count">2</td><td class="count">50.0 %</td>',
         f"{tmp_path}/&lt;b&gt;&amp;, record 1 (from 0)",
         'name="viewport"',
     ):

@@ -82,3 +82,5 @@ def test_the_statistics_of_many_numbers_fit_on_one_line():
     assert lines[0] == "Title, by numbers"
     assert lines[1].split() == ["10-14", "5", "6.2", "%", "#" * 40]
     assert len(lines) == 17
+    shares = draw_histogram("Title", "numbers", counts, counts * np.resize([1, 3], 100)).splitlines()
+    assert shares[1].split()[:2] == ["10-14", "55.6"]  # 5 of 9

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from data_gen.commands import VERIFY_RECORDS
+from data_gen.inspection import batches
 from data_gen.inspection.verification import verify
 from data_gen.options import RecordOptions, VerificationOptions
 from data_gen.pipelines import outputs, writer
@@ -85,13 +86,16 @@ def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file, tmp_path):
 
 
 @pytest.mark.parametrize(("damaged", "lawless", "name"), [(2, 4, "byte"), (4, 2, THE)])
-def test_first_of_two_damaged_records_is_reported(damaged, lawless, name, vocab_file, tmp_path):
+def test_first_of_two_damaged_records_is_reported(damaged, lawless, name, vocab_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(batches, "_RECORDS_AT_ONCE", 2)
     instances = [good() for _ in range(6)]
     instances[lawless]["input_ids"][0] = THE
     path = write(tmp_path / "x", instances)
     flip_bits(path, files.size(path) // 6 * damaged + 40)
-    (told,) = problems(input_file=[path], vocab_file=vocab_file)
-    assert_mentions(told, path, "record 2", name)
+    paths = [write(tmp_path / "empty", []), path]
+    found = verify(VerificationOptions(input_file=paths, vocab_file=vocab_file))
+    assert_mentions(*found.problems, path, "record 2", name)
+    assert found.records == 2
 
 
 def test_removed_damaged_file_is_written_again(shards, described, tmp_path):
@@ -188,6 +192,8 @@ def test_ids_of_a_larger_model_are_checked_against_the_vocabulary(vocab_file, tm
 def test_lengths_that_differ_from_the_manifest_are_reported(shards, vocab_file, tmp_path):
     described = write_manifest(dict.fromkeys(shards, 5), vocab_file, max_seq_length=12)
     assert_mentions(problems(manifest=described)[0], "record 0", "input_ids", 10, 12)
+    described = write_manifest(dict.fromkeys(shards, 5), vocab_file, max_predictions_per_seq=4)
+    assert_mentions(problems(manifest=described)[0], "record 0", "masked_lm_positions", 3, 4)
     longer = {name: [*values, 0] if len(values) == LENGTH else values for name, values in good().items()}
     (told,) = problems(input_file=[write(tmp_path / "x", [good(), longer])])
     assert_mentions(told, "record 1", "input_ids", 11, 10)
@@ -207,7 +213,8 @@ def test_invalid_manifest_is_rejected(change, name, shards, described):
 
 
 @pytest.mark.parametrize(("content", "names"), [
-    (b"This is text, not records.\n", ["text", "TFRecord"]),
+    (b"This is text, not records.\n", ["x is text", "TFRecord"]),
+    (gzip.compress(b"This is text, not records.\n"), ["x is text", "TFRecord"]),
     (b"", ["no records"]),
     (writer.frame_records([b"not a message"]), ["record 0", "tf.train.Example"]),
 ])  # fmt: skip
@@ -235,7 +242,7 @@ def test_command_names_the_record_and_ends_with_1(shards, capsys):
     assert output.out.splitlines()[-1] == "files 3, records read 14, errors 1"
 
 
-def test_records_with_a_different_casing_are_reported(shards, tmp_path):
+def test_records_with_a_different_casing_are_reported(shards, tmp_path, monkeypatch):
     cased = write_vocab(tmp_path / "cased.txt", [*WORDS, "Anna", "Berlin"])
     write_manifest(dict.fromkeys(shards, 5), cased, do_lower_case=False)
     assert problems(input_file=shards, vocab_file=cased) == []
@@ -246,6 +253,10 @@ def test_records_with_a_different_casing_are_reported(shards, tmp_path):
     found = verify(VerificationOptions(input_file=shards, vocab_file=cased))
     assert found.problems == []
     assert any("'Anna'" in note and "--do_lower_case=false" in note for note in found.notes)
-    capital = write_vocab(tmp_path / "capital.txt", ["The" if word == "the" else word for word in WORDS])
-    found = verify(VerificationOptions(input_file=shards, vocab_file=capital))
+    capital = write_vocab(tmp_path / "capital.txt", ["The" if word == "the" else word for word in [*WORDS, "Anna"]])
+    monkeypatch.setattr(batches, "_RECORDS_AT_ONCE", 1)  # Only the first has the capital letter.
+    lower = good()
+    lower["input_ids"][1] = CAT
+    path = write(tmp_path / "x", [good(), lower])
+    found = verify(VerificationOptions(input_file=[path], vocab_file=capital))
     assert "do_lower_case" not in "".join(found.notes)

@@ -172,7 +172,7 @@ def test_temporary_files_of_a_killed_run_are_removed(corpus, tmp_path):
     assert [path.exists() for path in left] == [False, True]
 
 
-@pytest.mark.parametrize(("number", "word"), [(errno.ENOSPC, "free"), (errno.EACCES, "correct")])
+@pytest.mark.parametrize(("number", "word"), [(errno.ENOSPC, "free"), (errno.EDQUOT, "free"), (errno.EACCES, "error")])
 def test_system_errors_are_explained(number, word):
     with pytest.raises(UserError) as caught, fast._explain_write_errors("out.work"):
         raise OSError(number, os.strerror(number))
@@ -185,7 +185,9 @@ def test_gzip_and_shard_size_change_the_files_and_not_the_records(corpus, tmp_pa
     plain, zipped = (parse_records(tmp_path / name) for name in ("plain", "zipped"))
     for name, values in plain.items():
         np.testing.assert_array_equal(zipped[name], values)
-    sizes = [len(gzip.decompress(path.read_bytes())) for path in (tmp_path / "zipped").glob("*.tfrecord")]
+    files = [path.read_bytes() for path in (tmp_path / "zipped").glob("*.tfrecord")]
+    assert {content[3:8] for content in files} == {bytes(5)}  # no name and no time
+    sizes = [len(gzip.decompress(content)) for content in files]
     assert len(sizes) > 1
     assert all(0.1e6 < size < 0.4e6 for size in sizes)
 

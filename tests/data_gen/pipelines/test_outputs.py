@@ -93,14 +93,14 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
     assert (findings.problems, findings.files, findings.records) == ([], 3, first["instances"])
     assert create_records(options) == first
     assert "already complete" in capsys.readouterr().out
-    path = pathlib.Path(paths[1])
+    path, beside = pathlib.Path(paths[1]), tmp_path / "two" / "b.manifest.json"
     whole = path.read_bytes()
-    for spoil in (path.unlink, lambda: path.write_bytes(whole[:-1])):
+    for spoil in (path.unlink, lambda: path.write_bytes(whole[:-1]), lambda: [path.unlink(), beside.unlink()]):
         spoil()
         assert create_records(options) == first
         assert "already complete" not in capsys.readouterr().out
         assert path.read_bytes() == whole
-    (tmp_path / "two" / "b.manifest.json").unlink()
+    beside.unlink()
     assert_rejected(("--output_file", paths[1], "replace"), create_records, options)
 
 

@@ -52,7 +52,7 @@ def test_lines_of_several_sentences_stay_whole_as_in_the_original(corpus, texts,
     assert formats.detect_format(path) == "paragraphs"
     for layout in ("auto", "sentences", "paragraphs"):
         make_records(([path], corpus[1]), tmp_path / layout, input_format=layout)
-    assert "note: in 1 file most of the text is on lines of several sentences" in capsys.readouterr().out
+    assert "text: sentences (1 file)\nnote: in 1 file most of the text is on lines of sev" in capsys.readouterr().out
     auto, sentences, paragraphs = (
         contents(tmp_path / name, "*.tfrecord") for name in ("auto", "sentences", "paragraphs")
     )
@@ -67,11 +67,19 @@ def test_text_that_is_left_out_or_misread_is_counted(tmp_path, capsys):
     contents = [b"\n", rows, b"One.\rTwo.\r", b"a\xffb\r\n\xe4\n\nc"]
     paths = [write_text(tmp_path / f"{number}", content) for number, content in enumerate(contents)]
     options = VocabularyOptions(input_file=paths, vocab_file="v", drop_invalid_utf8=True)
-    documents = list(formats.read_files("reading", paths, options))
-    assert documents == [["ab 😀"], ["One.", "Two."], ["ab"], ["c"]]
+    documents = list(formats.read_files("reading", [*paths, parquet(tmp_path, ["", "d"])], options))
+    assert documents == [["ab 😀"], ["One.", "Two."], ["ab"], ["c"], ["d"]]
     (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
-    assert re.findall(r": (\d+)", note) == ["5", "3", "1", "1", "1"]  # half of a surrogate pair has three bytes
+    assert re.findall(r": (\d+)", note) == ["5", "3", "2", "1", "1"]  # half of a surrogate pair has three bytes
     assert r"tr '\r' '\n'" in note
+
+
+def test_the_field_and_the_language_of_the_flags_are_used(tmp_path):
+    text = "Er kam bzw. ging am 3. Mai z.B. nach Rom."  # one sentence by the rules of German only
+    rows = write_text(tmp_path / "rows", json.dumps({"text": "", "body": text}))
+    options = VocabularyOptions(input_file=[rows], vocab_file="v", text_field="body", language="de")
+    assert list(formats.read_files("reading", [rows], options)) == [[text]]
+    assert formats.resolve_format(write_text(tmp_path / "plain", text), options) == "sentences"
 
 
 def test_text_format_for_a_file_of_rows_is_rejected(corpus, tmp_path):

@@ -93,10 +93,12 @@ def test_workers_need_no_tensorflow(corpus):
 
 
 def test_a_large_file_is_shared_and_a_line_or_row_in_it_is_named(corpus, tmp_path, monkeypatch):
-    make_records(corpus, tmp_path / "whole")
+    blank = b"\n" * 5000  # The first and the last part contain no text.
+    padded = write_text(tmp_path / "padded.txt", blank + pathlib.Path(corpus[0][0]).read_bytes() + blank)
+    make_records(([padded], corpus[1]), tmp_path / "whole")
     monkeypatch.setattr(worker, "_PART_BYTES", 2000)
     assert len(formats.find_ranges(corpus[0][0], "sentences", 2000)) > 10
-    make_records(corpus, tmp_path / "parts")
+    make_records(([padded], corpus[1]), tmp_path / "parts")
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     text = pathlib.Path(corpus[0][0]).read_bytes() + b"\nthe \xe9\n"  # in the last part only
     path, line = write_text(tmp_path / "text.txt", text), text.count(b"\n")

@@ -82,7 +82,8 @@ def test_texts_are_read_from_all_file_formats(name, content, tmp_path):
 
 
 def test_texts_are_read_from_parquet(tmp_path):
-    assert exclusion.load([stored_texts.parquet(tmp_path, [LONG, None])]).texts == ["".join(LONG.split())]
+    paths = [write_text(tmp_path / "a.txt", "b" * 20), stored_texts.parquet(tmp_path, [LONG, None])]
+    assert exclusion.load(paths).texts == ["b" * 20, "".join(LONG.split())]
 
 
 def test_number_of_excluded_texts_is_printed(tmp_path, capsys):

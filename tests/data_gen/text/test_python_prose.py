@@ -40,11 +40,11 @@ def test_prose_has_capitals_words_and_an_end(text, is_prose):
 
 
 def test_documents_of_two_new_sentences_are_kept(monkeypatch):
-    one, two, three = (f"This is the sentence called {name}." for name in ("one", "two", "three"))
-    documents = [("a", f"{one} {two}"), ("b", f"{one} {three}"), ("c", f"{three}")]
+    one, two, three, four, five = (f"This is the sentence called {name}." for name in "one two three four five".split())
+    documents = [("m87", f"{one} {two}"), ("b", f"{one} {three}"), ("c", f"{three}"), ("m97", f"{four} {five}")]
     monkeypatch.setattr(python_prose, "reference_documents", lambda: documents)
     monkeypatch.setattr(python_prose, "docstring_documents", list)
-    assert [document for part in python_prose.gather() for document in part] == [[one, two]]
+    assert python_prose.gather() == ([[one, two]], [[four, five]])  # by the hash of the name: 5 and 4 of 100
 
 
 def test_docstrings_of_nested_definitions_are_found(tmp_path, monkeypatch):
@@ -56,6 +56,9 @@ def test_docstrings_of_nested_definitions_are_found(tmp_path, monkeypatch):
         "if 0:\n    pass\nelse:\n    for e in [lambda: 'none']:\n        def e(): 'E.'\n"
     )
     (tmp_path / "invalid.py").write_text("def")
+    (tmp_path / "test").mkdir()
+    for name in ("this.py", "test/a.py"):  # are left out
+        (tmp_path / name).write_text("'Nothing.'")
     monkeypatch.setattr(os, "__file__", str(tmp_path / "os.py"))
     ((name, text),) = python_prose.docstring_documents()
     assert name == "module.py"

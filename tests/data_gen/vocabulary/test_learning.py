@@ -76,6 +76,7 @@ def test_the_command_writes_the_same_bytes_in_every_process(test_data, tmp_path)
     assert [process.returncode for process in running] == [0, 0]
     assert first.replace("/1.txt", "/2.txt") == second
     assert "1.txt: 4,000 pieces\nlearned from one sentence in 2 of 48 documents" in first
+    assert "tr_xquad.txt; lower case): " in first
     assert "bert-base-uncased-vocab.txt" in first.splitlines()[-1]
     assert (tmp_path / "1.txt").read_bytes() == (tmp_path / "2.txt").read_bytes()
     assert (tmp_path / "1.txt").read_bytes().count(b"\n") == 4000
@@ -89,11 +90,17 @@ def test_the_report_has_the_share_of_the_sentences_that_were_counted():
     assert described == "one sentence in 8 of 1 document, 2 words, 2 different"
 
 
+def test_the_table_has_the_shares_of_whole_and_unknown_words():
+    table = report.format_table({"name": report.Figures(1000, 1.5, 0.25, 0.125, 0.5)})
+    assert table.splitlines()[1].split() == ["name", "1,000", "1.500", "25.00", "%", "12.500", "%"]
+
+
 def test_a_piece_must_be_frequent_enough(tmp_path):
     text = "aba aba aba cdc cdc\n"
     assert "cdc" in learn(tmp_path, text, min_frequency=2).pieces
     assert {"aba", "cdc"} & {*learn(tmp_path, text, min_frequency=3).pieces} == {"aba"}
     assert len(learn(tmp_path, vocab_size=5000).pieces) < 200
+    assert "a" in learn(tmp_path, "a" * 200).pieces
 
 
 @pytest.mark.parametrize(("changes", "names"), [
