@@ -60,6 +60,24 @@ def test_left_to_right_is_stored_in_the_configuration(make_options, vocab_file, 
     assert not (tmp_path / "out").exists()
 
 
+def test_records_of_several_kinds_or_of_other_sizes_are_refused(set_up_run, record_files, vocab_file, tmp_path):
+    first, second = record_files
+    (tmp_path / "other").mkdir()
+    other = str(shutil.move(second, tmp_path / "other"))
+    unmasked = {"masking": "dynamic", "masked_lm_prob": 0.15, "do_whole_word_mask": False}
+    for flags, other_flags, names in (
+        (unmasked, None, ("--input_file", "masks")),
+        (unmasked, {}, ("--input_file", "masks")),
+        (unmasked, {**unmasked, "masked_lm_prob": 0.25}, ("masked_lm_prob", 0.15, 0.25)),
+        ({"do_lower_case": True}, {"do_lower_case": False}, ("--input_file", "lower-cased")),
+        ({}, {"max_predictions_per_seq": 4}, ("--max_predictions_per_seq", 3, 4)),
+    ):
+        write_manifest([first], vocab_file, **flags)
+        if other_flags is not None:
+            write_manifest([other], vocab_file, **other_flags)
+        assert_rejected(names, set_up_run, input_file=[first, other], vocab_file=vocab_file)
+
+
 def test_phases_and_evaluation_of_several_objectives_or_vocabularies_are_refused(
     set_up_run, record_files, vocab_file, tmp_path
 ):

@@ -17,7 +17,7 @@ import tensorflow as tf
 from data_gen.options import RecordOptions
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
-from official_bert.pretraining.run import pretrain
+from official_bert.pretraining.run import pretrain, restore
 from official_bert.pretraining.run_metadata import check_resume_compatibility, describe_file_changes
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
@@ -155,6 +155,19 @@ def test_a_run_goes_on_with_other_records_from_their_start_and_in_float16(make_o
     assert place(finished_run, 21) == (1, 8)
 
 
+def test_earlier_changes_are_kept_from_the_resumed_step_on_and_frozen_layers_have_new_moments(set_up_run, finished_run):
+    earlier = {"step": 25, "option": "optimizer", "before": "lamb", "now": "adamw"}
+    described = {**json.loads((finished_run / "run.json").read_text()), "changes": [earlier], "data": ["other records"]}
+    write_text(finished_run / "run.json", json.dumps(described))
+    changes = {"num_train_steps": 30, "freeze": ["layer_0_.*"]}
+    parts = set_up_run(allow_changes=list(changes), **changes)
+    assert parts.metadata["changes"][0] == {**earlier, "step": 20}
+    assert parts.metadata["data"] == []
+    restore(parts)
+    assert parts.pretrainer.step == 20
+    assert not any(np.any(moment) for moment in parts.pretrainer.optimizer.variables[2:])
+
+
 def test_a_finished_run_rejects_other_records_and_needs_none(make_options, record_files, finished_run, tmp_path):
     other = write_text(tmp_path / os.path.basename(record_files[0]), "other records")
     names = (other, "--input_file", "--num_train_steps", "--allow_changes=data,num_train_steps", 20)
@@ -162,7 +175,8 @@ def test_a_finished_run_rejects_other_records_and_needs_none(make_options, recor
     phases = {"phase2_input_file": record_files, "phase2_num_train_steps": 5}
     names = (other, "--input_file", "--phase2_input_file", "--allow_changes=data,phase2_num_train_steps", 20)
     assert_rejected(names, pretrain, make_options(input_file=[record_files[1], other], **phases))
-    assert pretrain(make_options(input_file=record_files[1:])) == 0  # some have been removed
+    empty = write_text(tmp_path / "empty.tfrecord", "")
+    assert pretrain(make_options(input_file=[*record_files[1:], empty])) == 0  # some have been removed
     assert pretrain(make_options(input_file=[str(tmp_path / "removed.tfrecord")])) == 0
     # Of a phase with steps left, only the error in the records is reported.
     longer = {"num_train_steps": 25, "allow_changes": ["num_train_steps", "data"]}

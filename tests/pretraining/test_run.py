@@ -140,6 +140,7 @@ BAD_OPTIONS = [
     ({"input_file": ["none-*"]}, ["--input_file", "none-*"]),
     ({"bert_config_file": "none.json"}, ["none.json"]),
     ({"max_seq_length": 64}, ["--max_seq_length", 64, "max_position_embeddings=32"]),
+    ({**SECOND, "phase2_max_seq_length": 64}, ["--phase2_max_seq_length", 64, "max_position_embeddings=32"]),
     ({"max_seq_length": 32}, ["record 0", "input_ids", 12, 32]),  # it fits the model
     ({"max_seq_length": 16}, ["record 0", "input_ids", 12, 16, "--max_seq_length"]),
     ({"init_checkpoint": "none/ckpt"}, ["none/ckpt", "hf://none/ckpt"]),
@@ -157,7 +158,7 @@ def test_bad_options_are_refused_before_the_first_step(changes, names, make_opti
         changes = {**changes, "vocab_file": write_vocab(tmp_path / "vocab.txt", tokens)}
     told = refusal(lambda: pretrain(make_options(**changes)))
     assert_mentions(told, *names)
-    assert ("\n" in told) == (changes.get("max_seq_length") == 64)  # this length has two errors, the others one
+    assert ("\n" in told) == (64 in changes.values())  # this length has two errors, the others one
     assert not list(tmp_path.glob("run/ckpt*"))
 
 
@@ -193,8 +194,8 @@ def test_second_phase_with_a_learning_rate_has_its_own_schedule(make_options):
 
 def test_calls_end_at_logging_saving_and_evaluation_steps(make_options):
     intervals = {"log_steps": 8, "save_checkpoints_steps": 10, "eval_steps": 7, "eval_input_file": ["x"]}
-    options = make_options(num_train_steps=18, iterations_per_loop=5, **intervals)
-    profile = Profile(["3", "13"], "run")
+    options = make_options(num_train_steps=18, iterations_per_loop=5, profile_steps=["3", "13"], **intervals)
+    profile = Profile(options.profile_steps, "run")
 
     def list_ends(seconds_per_step: float | None) -> list[int]:
         ends = [0]
@@ -208,6 +209,7 @@ def test_calls_end_at_logging_saving_and_evaluation_steps(make_options):
 
 
 def test_weights_are_evaluated_at_intervals_and_at_the_end_of_each_phase(make_options):
+    assert make_options(num_train_steps=57, log_steps=None, **SECOND).log_interval == 3  # a twentieth of all steps
     changes = {**SECOND, "num_train_steps": 18, "eval_input_file": ["x"]}
     for more, expected in (
         ({"eval_steps": 7}, [7, 14, 18, 21]),
@@ -228,6 +230,28 @@ def test_damaged_records_and_bad_values_are_named(make_options, record_files, tm
     flip_bits(record_files[1], pathlib.Path(record_files[1]).stat().st_size // 2)
     for changes in ({}, {"init_from_records": True}):
         assert_rejected((record_files[1], "record 25", "byte"), pretrain, make_options(**changes))
+
+
+def test_at_most_twenty_records_of_a_file_are_named(set_up_run, record_files):
+    parts = set_up_run(input_file=record_files[:1])
+    records = parts.records.training(parts.options.phases[0])
+    for number, is_cut in ((20, False), (21, True)):
+        located = records.describe_locations(7, 0, number)
+        assert (located.count(","), located.endswith(" ...")) == (19, is_cut)
+
+
+def test_batches_and_flags_that_do_not_suit_the_replicas_are_refused(make_options):
+    on_tpu = {"use_tpu": True, "num_tpu_cores": 8}
+    checks.check_replicas(make_options(**on_tpu), 8)
+    for changes, replicas, names in (
+        ({"eval_batch_size": 12}, 8, ("--eval_batch_size", 12, 8)),
+        ({"train_batch_size": 12, "gradient_accumulation_steps": 2}, 4, ("--train_batch_size", 12, 8)),
+        ({**SECOND, "phase2_train_batch_size": 12}, 8, ("--phase2_train_batch_size", 12, 8)),
+        ({"jit_compile": True}, 2, "--jit_compile"),
+        (on_tpu, 4, ("--num_tpu_cores", 8, 4)),
+        (on_tpu, 16, ("--num_tpu_cores", 8, 16)),
+    ):
+        assert_rejected(names, checks.check_replicas, make_options(**changes), replicas)
 
 
 def test_empty_files_are_left_out(set_up_run, record_files, tmp_path, capsys):
@@ -253,6 +277,10 @@ def casing(set_up_run, vocab_file):
 def test_accents_are_kept_as_the_records_manifest_says(casing, record_files, vocab_file, tmp_path):
     assert casing() == {"do_lower_case": True}
     assert casing(strip_accents=False) == {"do_lower_case": True, "strip_accents": False}
+    stored = tmp_path / "run" / "tokenizer_config.json"
+    write_text(stored, '{\n  "do_lower_case": true,\n  "strip_accents": false\n}\n')
+    assert casing() == {"do_lower_case": True, "strip_accents": False}
+    stored.unlink()
     runs.write_manifest(record_files, vocab_file, do_lower_case=True, strip_accents=False)
     assert casing() == {"do_lower_case": True, "strip_accents": False}
     assert_rejected(("--strip_accents", "--input_file", "accents"), casing, strip_accents=True)
