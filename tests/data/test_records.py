@@ -98,11 +98,13 @@ def test_a_flipped_byte_is_detected_and_located(shards):
     assert_mentions(found, shards[2], "record 1", f"byte {frame + 12}")
 
 
-def test_a_single_record_between_corrupted_ones_is_kept(shards):
+def test_a_single_record_between_corrupted_ones_is_kept(shards, monkeypatch, capsys):
+    monkeypatch.setattr(record_damage, "_MAX_LISTED", 2)
     frame = os.path.getsize(shards[2]) // 9
     for number in (1, 3):
         flip_bits(shards[2], number * frame + 40)
     assert record_damage.find_readable_ranges(shards[2:4], LIMITED) == ([[(0, 1), (2, 1), (4, 5)], [(0, 10)]], 2)
+    assert capsys.readouterr().out.endswith(": skipped 2 corrupted records: 1, 3\n")
 
 
 @pytest.mark.parametrize("bytes_cut", [1, 60])
