@@ -13,6 +13,7 @@ from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.pretraining.cost import estimate_memory, print_memory_estimate
 from official_bert.pretraining.losses import compute_mean_losses, compute_pretraining_sums
+from official_bert.pretraining.options import Phase
 from tests.conftest import slow_after
 from tests.pretraining.pretraining_runs import feature_specs
 
@@ -88,3 +89,5 @@ def test_the_printed_estimate_is_for_one_micro_batch_of_a_device(capsys):
     expected = estimate_memory(CONFIG, 3000, LENGTH, PREDICTIONS, "bfloat16", True).total
     line = f"estimated memory of each device in phase 1: {expected / 1e9:.2f} GB"
     assert capsys.readouterr().out.splitlines() == [line, line]
+    causal, sizes = dataclasses.replace(CONFIG, causal_attention=True), mock.Mock(max_seq_length=9)
+    assert Phase.predictions(sizes, causal) == 8, "each token but the first"
