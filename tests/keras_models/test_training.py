@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from unittest import mock
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.finetuning import batches
-from official_bert.keras_models import best_model, fit_arguments
+from official_bert.keras_models import best_model, fit_arguments, steps
 from official_bert.keras_models.inputs import Inputs
 from official_bert.kinds.features import padded_inputs, row_lengths
 from official_bert.modeling.dropout import Dropout
@@ -261,6 +262,16 @@ def test_a_score_that_cannot_select_the_best_epoch_is_refused(unchanged):
     assert_rejected("validation_split", unchanged.fit, TEXTS, LABELS, metric_for_best_model="roc_auc")
     one_class = {"validation_data": (TEXTS[:3], LABELS[:1] * 3), "metric_for_best_model": "roc_auc"}
     assert_rejected(("metric_for_best_model", "roc_auc", 3), unchanged.fit, TEXTS, LABELS, **one_class)
+
+
+def test_no_batch_is_skipped_by_the_loop_over_replicas():
+    total, strategy = tf.Variable(0), tf.distribute.get_strategy()
+    model = mock.Mock(distribute_strategy=strategy, steps_per_execution=2, get_metrics_result=lambda: {"sum": total})
+    function = steps.run_on_replicas(model, lambda data: total.assign_add(data[0]))
+    batches_of_one = iter([(tf.constant(1 << number),) for number in range(5)])
+    assert [int(function(batches_of_one)["sum"]) for _ in range(3)] == [3, 15, 31]
+    with pytest.raises(StopIteration):
+        function(batches_of_one)
 
 
 @pytest.mark.slow

@@ -138,6 +138,6 @@ def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(TOKEN_VARIABLE, "abc")
     assert ServingOptions(model=["a=b"]).token() == "abc"
     assert ServingOptions(model=["a=b"], token_file=write_text(tmp_path / "token", "file")).token() == "file"
-    for text in (" ", "a b", "é"):
+    for text in ("", " ", "a b", "é"):
         monkeypatch.setenv(TOKEN_VARIABLE, text)
         assert_rejected(TOKEN_VARIABLE, ServingOptions(model=["a=b"]).token)

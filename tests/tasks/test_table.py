@@ -41,8 +41,8 @@ def read(path, split="train", bad_rows=None, **options) -> list[TextExample]:
      {"text_column": "first", "text_pair_column": "text", "label_column": "class"}, "x y",
      [('"a', 'b"', 0), ("c", "d", 1)]),
     # Classes are sorted by value, not alphabetically.
-    ("a.jsonl", '{"text": "a\\nb", "label": 10}\n{"text": "ü", "label": 3}\n', {}, "3 10",
-     [("a\nb", None, 1), ("ü", None, 0)]),
+    ("a.jsonl", '{"text": "a\\nb", "label": 10}\n{"text": "ü\u2028\x85", "label": 3}\n', {}, "3 10",
+     [("a\nb", None, 1), ("ü\u2028\x85", None, 0)]),
     # pandas writes whole numbers with a point if a value is missing.
     ("a.csv", "text,label\na,1\nb,0.0\nc,1.0\n", {}, "0 1", [("a", None, 1), ("b", None, 0), ("c", None, 1)]),
     ("a.jsonl", '{"text": "a", "label": 3.0}\n{"text": "b", "label": "3.0"}\n{"text": "c", "label": 5}\n', {}, "3 5",
@@ -181,9 +181,10 @@ def test_a_bad_row_is_named_by_its_first_line_or_skipped(name, content, line, na
 
 def test_the_first_five_skipped_rows_of_a_file_are_printed(capsys):
     bad_rows = BadRows("skip")
-    for line in range(2, 9):
-        bad_rows.add("a.csv", line, "empty")
-    assert capsys.readouterr().err.splitlines() == [f"skipped a.csv, line {line}: empty" for line in range(2, 7)]
+    for name, line in [*(("a.csv", line) for line in range(2, 9)), ("b.csv", 2)]:
+        bad_rows.add(name, line, "empty")
+    shown = [*(f"skipped a.csv, line {line}: empty" for line in range(2, 7)), "skipped b.csv, line 2: empty"]
+    assert capsys.readouterr().err.splitlines() == shown
     assert bad_rows.first_reason("a.csv") == " (7 bad rows; the first: a.csv, line 2: empty)"
 
 

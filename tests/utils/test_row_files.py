@@ -124,6 +124,7 @@ def test_incomplete_folders_and_folders_with_several_splits_are_errors(tmp_path:
         ({}, (folder / "state.json", "name")),
         ({"_data_files": [{"filename": "gone.arrow"}]}, (folder / "gone.arrow", folder / "state.json")),
         ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, (folder, "rows")),
+        ({"_data_files": [], "_indices_data_files": [{"filename": "indices.arrow"}]}, (folder, "rows")),
     ):
         (folder / "state.json").write_text(json.dumps(state))
         assert_rejected(names, row_files.expand, [str(folder)], "input_file")

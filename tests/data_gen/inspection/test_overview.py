@@ -84,7 +84,7 @@ def test_the_report_is_one_page_without_outside_resources(tmp_path):
         '<ruby class="hidden">[MASK]<rt>&lt;script&gt;</rt>',
         '<ruby class="random">&amp;amp;<rt>سلام</rt>',
         '<ruby class="kept">سلام<rt>سلام</rt>',
-        '<td class="count">2</td><td class="count">50.0 %</td>',
+        '<td class="count">2</td><td class="count">50.0 %</td><td><div class="bar" style="width: 8.00rem">',
         f"{tmp_path}/&lt;b&gt;&amp;, record 1 (from 0)",
         'name="viewport"',
     ):

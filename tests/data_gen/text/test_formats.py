@@ -72,6 +72,10 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "xz, two streams": lambda text: lzma.compress(text[:50]) + lzma.compress(text[50:]),
     "zstandard": zstandard.compress,
     "zstandard, two frames": lambda text: zstandard.compress(text[:50]) + zstandard.compress(text[50:]),
+    # As of "zstd --long": a frame with this window and a block that is not compressed.
+    "zstandard, window of 256 MiB": lambda text: (
+        b"\x28\xb5\x2f\xfd\x00\x90" + struct.pack("<I", len(text) << 3 | 1)[:3] + text
+    ),
     "zstandard, frame to skip": lambda text: SKIPPED_FRAME + zstandard.compress(text) + SKIPPED_FRAME,
 }
 

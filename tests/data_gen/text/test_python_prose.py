@@ -63,6 +63,13 @@ def test_docstrings_of_nested_definitions_are_found(tmp_path, monkeypatch):
     ((name, text),) = python_prose.docstring_documents()
     assert name == "module.py"
     assert text.split() == ["Module.", "A.", "B.", "C.", "D.", "E."]
+    for letter in "hgfedcba":
+        (tmp_path / letter).mkdir()
+        (tmp_path / letter / "x.py").touch()
+    assert [name for name, _ in python_prose.docstring_documents()] == [
+        "module.py",
+        *(f"{each}/x.py" for each in "abcdefgh"),
+    ]
 
 
 def test_same_file_for_both_parts_is_rejected(tmp_path):
