@@ -55,18 +55,21 @@ def test_the_report_says_whether_records_were_left_out():
         assert evaluation._describe_evaluated({"masked_lm_count": 30.0, "next_sentence_count": 12.0}) == expected
 
 
-SUMS_PER_RECORD = dict(zip(SUMS, (6.0, 1.0, 2.0, 0.5, 0.75, 1.0, 9.0), strict=True))
+@pytest.fixture
+def pretrainer() -> mock.Mock:
+    """A pre-trainer at step 7 whose sums grow with the number of records."""
+    per_record = dict(zip(SUMS, (6.0, 1.0, 2.0, 0.5, 0.75, 1.0, 9.0), strict=True))
+    evaluate = mock.Mock(side_effect=lambda batch: {name: len(batch) * value for name, value in per_record.items()})
+    return mock.Mock(strategy=get_strategy("one_device"), step=7, evaluate=evaluate)
 
 
 def test_only_some_batches_are_evaluated_and_the_baseline_counts_the_same_records(
-    make_options, monkeypatch, capsys, tmp_path
+    pretrainer, make_options, monkeypatch, capsys, tmp_path
 ):
     baseline = mock.Mock(return_value=0.25)
     monkeypatch.setattr("official_bert.pretraining.evaluation.compute_unigram_accuracy", baseline)
     options, records = make_options(eval_batch_size=4, max_eval_steps=3), mock.Mock(general=None)
     records.held_out = mock.MagicMock(evaluation_batches=tf.data.Dataset.range(100).batch, num_records=None)
-    pretrainer = mock.Mock(strategy=get_strategy("one_device"), step=7)
-    pretrainer.evaluate = lambda batch: {name: len(batch) * value for name, value in SUMS_PER_RECORD.items()}
     HeldOutEvaluation(options, mock.Mock(), pretrainer, records, {}, mock.Mock(), False).evaluate_final_weights()
     assert baseline.call_args.args == (records.held_out, 4, 3)
     output = capsys.readouterr().out
@@ -76,13 +79,13 @@ def test_only_some_batches_are_evaluated_and_the_baseline_counts_the_same_record
 
 
 @pytest.mark.parametrize("is_chief", [True, False])
-def test_a_complete_evaluation_is_logged_and_its_loss_decides_on_the_best_weights(is_chief, make_options, monkeypatch):
+def test_a_complete_evaluation_is_logged_and_its_loss_decides_on_the_best_weights(
+    is_chief, pretrainer, make_options, monkeypatch
+):
     save, log, records, stops = mock.Mock(), mock.Mock(), mock.Mock(), iter([False, True, False, False])
     monkeypatch.setattr("official_bert.pretraining.evaluation.save_if_best", save)
     for number, each in enumerate((records.general, records.held_out), start=1):
         each.configure_mock(explain_damage=mock.MagicMock(), evaluation_batches=tf.data.Dataset.range(number).batch)
-    pretrainer = mock.Mock(strategy=get_strategy("one_device"), step=7)
-    pretrainer.evaluate = lambda batch: {name: len(batch) * value for name, value in SUMS_PER_RECORD.items()}
     evaluation = HeldOutEvaluation(make_options(), mock.Mock(), pretrainer, records, {}, log, is_chief)
     assert not evaluation.evaluate_checkpoint(lambda: next(stops))
     assert not log.write.called

@@ -75,8 +75,9 @@ def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
     before = [variable.numpy() for variable in held]
     # Compiled as for a TPU: XLA supports all operations of forward pass, backward pass, clipping and optimizer.
     number = len(tensors)
-    replay = lambda *all: replay_without_variables(traced.graph, all[:number], all[number:])  # noqa: E731
-    pure = tf.function(replay, jit_compile=True)
+    pure = tf.function(
+        lambda *all: replay_without_variables(traced.graph, all[:number], all[number:]), jit_compile=True
+    )
     results = pure(*tensors, *before)
     expected = tf.nest.flatten(traced(*tensors))
     for result, value in zip(results, expected, strict=False):
