@@ -29,7 +29,8 @@ class WordPieces:
         self._is_continuation = np.zeros(max(vocab.values()) + 1, bool)
         self._is_continuation[[number for piece, number in vocab.items() if piece.startswith("##")]] = True
         self.has_capital = np.zeros(self._is_continuation.shape, bool)
-        self.has_capital[[number for piece, number in vocab.items() if piece != piece.lower()]] = True
+        words = vocab.keys() - {*exact.SPECIAL_TOKENS}  # [UNK] in the text is no sign of capital letters
+        self.has_capital[[vocab[piece] for piece in words if piece != piece.lower()]] = True
         self.has_seen_capitals = False  # Whether any checked text had a piece with a capital letter.
         self._possible: dict[int, bool] = {}  # The key contains both ids: first << 32 | second.
 

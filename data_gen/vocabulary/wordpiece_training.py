@@ -69,7 +69,8 @@ def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, mi
         min_frequency: How often two adjacent pieces must occur to be merged into one.
 
     Returns:
-        `special`, then letters at the start of words, then letters inside words, then the learned pieces.
+        `special`, then letters at the start of words, then letters inside words, then letters without "##" that start
+        no word of the text, then the learned pieces.
 
     Raises:
         UserError: If `vocab_size` is too small for the special pieces and the letters.
@@ -79,6 +80,7 @@ def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, mi
     # ties by these numbers, so each run would learn a different vocabulary.
     letters = sorted({word[0] for word in words})
     letters += sorted({exact.CONTINUATION + letter for word in words for letter in word[1:]})
+    letters += sorted({letter for word in words for letter in word} - {*letters})
     initial = [*special, *letters]
     if len(initial) > vocab_size:
         unused = len(special) - len(exact.SPECIAL_TOKENS)

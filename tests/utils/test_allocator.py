@@ -1,5 +1,6 @@
 import ctypes
 import os
+from unittest import mock
 
 import pytest
 
@@ -42,5 +43,11 @@ def test_nothing_changes_without_glibc_or_with_many_processors(library: object, 
         patch.setattr(ctypes, "CDLL", lambda name: library or len(name))
         assert not allocator.tune_allocator()
         allocator.retune_allocator()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
-    assert not allocator.tune_allocator()
+    monkeypatch.setattr(allocator, "_is_tuned", False)
+    glibc = mock.Mock()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: glibc)
+    for count, is_tuned in ((9, False), (8, True)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, count=count: set(range(count)), raising=False)
+        assert allocator.tune_allocator() == is_tuned
+        allocator.retune_allocator()
+        assert glibc.mallopt.called == is_tuned

@@ -1,5 +1,7 @@
 """Flags, help, errors and exit codes of commands, also while C code blocks the main thread."""
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import errno
 import io
@@ -12,14 +14,17 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
+from absl import logging as absl_logging
 
 from official_bert.errors import UserError
+from official_bert.utils import tensorflow_import
 from official_bert.utils.command_line import Command, Variant
 from official_bert.utils.flags import DATA, ValidatedOptions, option
-from official_bert.utils.signals import exit_codes
+from official_bert.utils.signals import default_signals, exit_codes, handle_interrupts, interrupt
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 from tests.make import assert_mentions, assert_rejected, run_python, write_text
@@ -81,10 +86,15 @@ def test_flags_are_spelled_as_the_original_spells_them():
         assert not command().parse(["--needed", "x", *spelling.split()])[0].is_cased, spelling
 
 
-def test_flags_can_be_read_from_files(tmp_path):
-    write_text(tmp_path / "inner.flagfile", "\ufeff--number=3\n\n")
+def test_flags_can_be_read_from_files(tmp_path, monkeypatch):
+    write_text(tmp_path / "inner.flagfile", "\ufeff--number=3\n\n// a comment\n")
     path = write_text(tmp_path / "a.flagfile", f"\ufeff# a comment\n--needed=x\n--flagfile={tmp_path}/inner.flagfile\n")
     assert command().parse([f"--flagfile={path}"])[0].number == 3
+    monkeypatch.setenv("HOME", str(tmp_path))
+    texts = command(positional="texts").parse(["-flagfile", "~/a.flagfile", "--", "--flagfile=x"])
+    assert (texts[0].number, texts[1]) == (3, ["--flagfile=x"])
+    for arguments in (["--flagfile="], ["--needed=x", "--flagfile"]):
+        assert_rejected("--flagfile=FILE", command().parse, arguments)
     options = command().parse([f"--flagfile={path}", "--number=4"])[0]
     assert (options.needed, options.number) == (["x"], 4)
     utf16, pipe, outer, missing = (tmp_path / name for name in ("utf16", "pipe", "outer", "missing"))
@@ -98,6 +108,7 @@ def test_flags_can_be_read_from_files(tmp_path):
 
 @pytest.mark.parametrize(("of", "arguments", "names"), [
     (command(), [], ("--needed", "required")),
+    (command(options=(Options, TaskChoice)), [], "--needed and --task"),
     (command(), ["--needed=x", "--nubmer=3"], ("--nubmer", "--number")),
     (command(), ["--needed=x", "--zzz"], ("--zzz", "--help")),
     (command(refused={"shiny": "use --rate"}), ["--needed=x", "--noshiny"], ("--noshiny", "--rate")),
@@ -125,11 +136,24 @@ def test_items_of_lists_may_contain_line_breaks_and_quoted_commas():
 
 
 def test_characters_that_the_terminal_cannot_show_are_escaped(monkeypatch: pytest.MonkeyPatch):
-    shown = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, "ascii"))
-    with pytest.raises(SystemExit, match="0"):
-        command(options=(), main=lambda: print("\u4e2d"), tensorflow=False).run([])
-    assert shown.getvalue() == b"\\u4e2d\n"
+    for errors, expected in (("strict", b"\\u4e2d\n"), ("replace", b"?\n")):  # the user may choose the latter
+        shown = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, "ascii", errors))
+        with pytest.raises(SystemExit, match="0"):
+            command(options=(), main=lambda: print("\u4e2d"), tensorflow=False).run([])
+        assert shown.getvalue() == expected
+
+
+def test_log_messages_are_hidden_and_tensorflow_is_imported_before_the_main_function(monkeypatch: pytest.MonkeyPatch):
+    found: list[object] = []
+    monkeypatch.setattr(tensorflow_import, "import_tensorflow", lambda: found.append("imported"))
+    for tensorflow in (True, False):
+        absl_logging.set_verbosity(absl_logging.INFO)
+        with pytest.raises(SystemExit, match="0"):
+            command(main=lambda _: found.append(absl_logging.get_verbosity()), tensorflow=tensorflow).run(
+                ["--needed=x"]
+            )
+    assert found == ["imported", absl_logging.WARNING, absl_logging.WARNING]
 
 
 def test_the_middle_of_a_very_long_message_is_omitted():
@@ -141,25 +165,39 @@ def test_the_middle_of_a_very_long_message_is_omitted():
     assert message.endswith("aaa; remove it")
 
 
+def raised_after(cause: Exception) -> Exception:
+    error = ValueError("bad")
+    error.__context__ = cause
+    return error
+
+
 DESCRIPTORS = f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}"
 _OOM = "Graph execution error:\n\nstatus: 1, message: {}\n\t [[node]]"
 
 
 @pytest.mark.parametrize(("error", "names"), [
     (OSError(errno.EMFILE, "Too many open files"), [DESCRIPTORS, "ulimit -n"]),
+    (raised_after(OSError(errno.ENFILE, "Too many open files in system")), [DESCRIPTORS, "ulimit -n"]),
+    (MemoryError("Unable to allocate 1 GiB"), ["memory: Unable to allocate 1 GiB"]),
+    (ImportError("numpy:\nOriginal error was: a.so: failed to map segment"), ["memory: a.so: failed to map segment"]),
     (tf.errors.ResourceExhaustedError(None, None, "/a.data-00000; Too many open files"), [DESCRIPTORS, "ulimit -n"]),
     (tf.errors.AbortedError(None, None, _OOM.format("OOM when allocating tensor with [1]")), ["memory", "[1]"]),
     (tf.errors.AbortedError(None, None, _OOM.format("could not create a primitive, in x.cc")), ["memory", "x.cc"]),
 ])  # fmt: skip
-def test_running_out_of_memory_or_file_descriptors_is_reported_in_one_line(error, names, capsys, monkeypatch):
+def test_running_out_of_memory_or_file_descriptors_is_reported_in_one_line(error, names, capfd, monkeypatch):
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit) as caught, exit_codes():
         raise error
-    shown = capsys.readouterr().err
+    shown = capfd.readouterr().err
     assert (caught.value.code, shown.count("\n")) == (1, 1)
     assert_mentions(shown, "error", *names)
-    with pytest.raises(tf.errors.ResourceExhaustedError), exit_codes():
-        raise tf.errors.ResourceExhaustedError(None, None, "a queue is full")
+    for other in (
+        tf.errors.ResourceExhaustedError(None, None, "a queue is full"),
+        BrokenPipeError(),
+        ValueError("Too many open files"),
+    ):
+        with pytest.raises(type(other)), exit_codes():
+            raise other
 
 
 def test_positional_arguments_may_precede_flags_or_follow_a_double_dash():
@@ -178,16 +216,16 @@ def test_the_chosen_variant_adds_its_flags():
 
 
 def test_help_shows_groups_defaults_choices_examples_and_the_steps_before_and_after():
-    text = command(examples=("--needed=x", "--needed=y")).help()
+    text = command(examples=("--needed=x", "--needed=y")).help((), "script")
     assert text.index("Does it.") < text.index("\ndata:\n  --needed=TEXT,...  (required)") < text.index("\nflags:\n")
     for part in ("--sizes=TEXT,...  (default: tiny,base)", "--from=x|y  (default: x)", "--rate=X  (default: 5e-05)",
                  "--[no]is_cased  (default: false)", "--number=N\n      A number."):  # fmt: skip
         assert part in text, part
-    assert text.endswith("more examples:\n  program --needed=y")
+    assert text.endswith("more examples:\n  script --needed=y")
     assert "--needed=x" not in text  # the first example is at the top, before and after formatting
-    text = command(examples=("--needed=x",), before="a file", after="read it").help()
-    head = "Does it.\n\nusage: program --flag=value ...\n\n"
-    assert text.startswith(f"{head}  before  a file\n  run     program --needed=x\n  after   read it\n\ndata:")
+    text = command(examples=("--needed=x",), before="a file", after="read it").help((), "script")
+    head = "Does it.\n\nusage: script --flag=value ...\n\n"
+    assert text.startswith(f"{head}  before  a file\n  run     script --needed=x\n  after   read it\n\ndata:")
 
 
 def test_help_shows_the_flags_of_the_variant_that_is_chosen():
@@ -211,7 +249,9 @@ def test_each_command_has_valid_examples_and_describes_its_flags_and_steps(name:
         assert len(f"  before  {step}") <= 100  # a line of the help
         assert set(re.findall("official-bert ([a-z-]+)", step)) <= set(COMMANDS)
     text = found.help()
-    assert f"usage: official-bert {name}" + (" --flag=value" if found.options else "") in text
+    flags = " --flag=value ..." if found.options else ""
+    positional = f" [{found.positional}]" if found.positional else ""
+    assert f"usage: official-bert {name}{flags}{positional}\n" in text
     for options in found.options:
         for field in (each for each in dataclasses.fields(options) if "help" in each.metadata):
             flag = field.name.removesuffix("_")  # from_, because from is a Python keyword
@@ -241,8 +281,10 @@ print([name for name in {HEAVY} if name in sys.modules])
 
 def test_scripts_named_like_the_originals_show_that_name_in_their_help(monkeypatch: pytest.MonkeyPatch, capsys):
     scripts = ["run_pretraining", "run_classifier", "run_squad", "extract_features"]
-    for script in [*scripts, "data_gen.create_pretraining_data"]:
-        monkeypatch.setattr(sys, "argv", [script, "--help"])
+    for script, flag in zip(
+        [*scripts, "data_gen.create_pretraining_data"], "-h -help --help -h --help".split(), strict=True
+    ):
+        monkeypatch.setattr(sys, "argv", [script, flag])
         with pytest.raises(SystemExit, match="0"):
             runpy.run_module(script, run_name="__main__")
         shown = capsys.readouterr()
@@ -291,6 +333,36 @@ import matplotlib, sklearn
 
 
 IMPORT = "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()"
+_NOISY_KERAS = """
+import gc, os, signal, sys
+os.write(2, b"noise")
+print(gc.isenabled(), sys.modules.get("sklearn", "visible"), signal.getsignal(2) == signal.SIG_IGN)
+"""
+_PRINT_STATE = """
+import gc, os, signal, sys
+from official_bert.utils import tensorflow_import
+signal.signal(2, signal.default_int_handler)
+{}
+try:
+    tensorflow_import.import_tensorflow()
+except ImportError as error:
+    print(error)
+print(gc.isenabled(), gc.get_freeze_count() > 0, "sklearn" in sys.modules, os.environ.get("TF_CPP_MIN_LOG_LEVEL"))
+"""
+
+
+@pytest.mark.parametrize(("before", "failure", "level", "out", "err"), [
+    ("gc.enable()", "", None, "False None False\nTrue True False 3\n", ""),
+    ("gc.enable()", "raise ImportError('bad')", None, "False None False\nbad\nTrue True False None\n", "noise"),
+    ("gc.disable(); signal.signal(2, signal.SIG_IGN)", "", "2", "False None True\nFalse True False 2\n", "noise"),
+])  # fmt: skip
+def test_the_import_of_tensorflow_changes_no_settings_and_hides_messages(before, failure, level, out, err, tmp_path):
+    write_text(tmp_path / "keras.py", _NOISY_KERAS + failure)
+    write_text(tmp_path / "tensorflow.py", "")
+    done = run_python("-c", _PRINT_STATE.format(before), folder=tmp_path, environment={"TF_CPP_MIN_LOG_LEVEL": level})
+    assert (done.returncode, done.stdout, done.stderr) == (0, out, err)
+
+
 KERAS = """
 from __main__ import interrupt
 try:
@@ -422,3 +494,33 @@ def test_signals_end_a_process_during_and_after_a_wait_in_c_code(waits: bool, li
         assert process.stdout.readline() == line
         process.send_signal(number)
         assert process.wait(timeout=10) == -number
+
+
+@pytest.mark.parametrize(("before", "within"), [
+    (signal.default_int_handler, [interrupt, signal.SIG_DFL]), (signal.SIG_IGN, [signal.SIG_IGN] * 2),
+])  # fmt: skip
+def test_handlers_are_replaced_within_a_context_of_the_main_thread_unless_the_signal_is_ignored(before, within):
+    def list_handlers() -> list[object]:
+        return [signal.getsignal(signal.SIGINT), sys.excepthook, sys.unraisablehook]
+
+    def enter(context: Callable[[], contextlib.AbstractContextManager[None]]) -> object:
+        with context():
+            return list_handlers()[0]
+
+    outer = signal.signal(signal.SIGINT, before)
+    try:
+        outside = list_handlers()
+        for context, expected in zip((handle_interrupts, default_signals), within, strict=True):
+            assert enter(context) == expected
+            assert list_handlers() == outside
+            with concurrent.futures.ThreadPoolExecutor() as threads:
+                assert threads.submit(enter, context).result() == before
+    finally:
+        signal.signal(signal.SIGINT, outer)
+
+
+def test_a_process_whose_parent_has_already_ended_ends():
+    done = run_python(
+        "-c", "from official_bert.utils.signals import end_with_parent; end_with_parent(0); print('runs')"
+    )
+    assert (done.returncode, done.stdout) == (1, "")

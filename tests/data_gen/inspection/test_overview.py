@@ -10,8 +10,8 @@ import pytest
 from data_gen.inspection.overview import inspect
 from data_gen.options import InspectionOptions
 from tests.conftest import ROOT, WORDS
-from tests.data_gen.inspection.record_samples import CAT, DOG, THE, UNMASKED, good, keep_tokens, write
-from tests.make import assert_rejected, flip_bits, write_manifest, write_vocab
+from tests.data_gen.inspection.record_samples import CAT, CLS, DOG, MASK, SEP, THE, UNMASKED, good, keep_tokens, write
+from tests.make import assert_rejected, flip_bits, write_manifest, write_text, write_vocab
 
 
 def test_records_are_printed_as_text(vocab_file, tmp_path, capsys):
@@ -39,7 +39,8 @@ def test_records_are_printed_as_text(vocab_file, tmp_path, capsys):
 def test_statistics_cover_all_records(vocab_file, tmp_path, capsys):
     write(tmp_path / "0.tfrecord", [good()] * 1999)  # more than are read in one batch
     write(tmp_path / "1.tfrecord", [keep_tokens()])
-    inspect(InspectionOptions([str(tmp_path / "*.tfrecord")], vocab_file, num_records=0))
+    report = tmp_path / "report.html"
+    inspect(InspectionOptions([str(tmp_path / "*.tfrecord")], vocab_file, num_records=0, report=str(report)))
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     for line in (
         "records 2,000 of 10 positions",
@@ -48,13 +49,15 @@ def test_statistics_cover_all_records(vocab_file, tmp_path, capsys):
         "unknown 0.00 % of the tokens of text are [UNK]",
         "random segments 100.0 % of the records",
         "predictions 4,000, 2.0 per record",
+        "50.0 % of the tokens of text",
         "[MASK] 50.0 % of these",
         "random 50.0 % of these",
         "7 2,000 100.0 % " + 40 * "#",
         "5 0.0 %",
-        "2,000 50.0 % cat",
     ):
         assert line in shown
+    assert shown[-4:] == ["2,000 50.0 % cat", "2,000 50.0 % sat", "", f"Saved {report}"]
+    assert "First records" not in report.read_text(encoding="utf-8")
 
 
 def test_unmasked_records_are_printed(vocab_file, tmp_path, capsys):
@@ -64,7 +67,30 @@ def test_unmasked_records_are_printed(vocab_file, tmp_path, capsys):
     assert "  a: [CLS] the cat [SEP]\n  b: dog dog [SEP]" in shown
     assert "predictions       chosen during training: the records are not masked" in shown
     assert "Most predicted" not in shown
-    assert "chosen during training" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "chosen during training" in page
+    assert "<ruby" not in page
+
+
+def test_records_without_predictions_are_printed(vocab_file, tmp_path, capsys):
+    none = {f"masked_lm_{name}": [0.0] * 3 for name in ("positions", "ids", "weights")}
+    path, report = write(tmp_path / "x", [good(**none)]), tmp_path / "report.html"
+    inspect(InspectionOptions([path, path], vocab_file, report=str(report)))
+    shown, page = capsys.readouterr().out, report.read_text(encoding="utf-8")
+    assert "  0 predictions: 0 [MASK], 0 kept, 0 random\n" in shown
+    assert "predictions       0, 0.0 per record" in shown
+    assert "Most predicted" not in shown + page
+    assert f"<title>Records of {path}, {path}</title>" in page
+
+
+def test_long_tokens_and_ids_without_a_token_are_printed(tmp_path, capsys):
+    long = "s-" * 60
+    changed = {"sat": long, "dog": "the"}  # of equal lines, the last one determines the id
+    vocab = write_vocab(tmp_path / "vocab.txt", [changed.get(word, word) for word in WORDS])
+    record = good(input_ids=[CLS, THE, MASK, SEP, DOG, len(WORDS) - 1, SEP, 0, 0, 0])
+    inspect(InspectionOptions([write(tmp_path / "x", [record])], vocab))
+    lines = f"  a: [CLS] <id {THE}> [MASK]{{cat}} [SEP]\n  b: the{{{long}}}\n     ##able [SEP]\n\n"
+    assert lines in capsys.readouterr().out
 
 
 def test_the_report_is_one_page_without_outside_resources(tmp_path):
@@ -87,6 +113,7 @@ def test_the_report_is_one_page_without_outside_resources(tmp_path):
         '<td class="count">2</td><td class="count">50.0 %</td><td><div class="bar" style="width: 8.00rem">',
         f"{tmp_path}/&lt;b&gt;&amp;, record 1 (from 0)",
         'name="viewport"',
+        '<span class="special">[SEP]</span>',
     ):
         assert text in page
 
@@ -102,17 +129,23 @@ def test_damaged_records_and_a_different_vocabulary_are_reported(tmp_path, vocab
     write_manifest(tmp_path / "x", {path: 1}, vocab_file)
     inspect(InspectionOptions([path], vocab_file))
     assert_rejected((f"--vocab_file={permuted}", path), inspect, InspectionOptions([path], permuted))
+    write(tmp_path / "x", [good()] * 2)
+    inspect(InspectionOptions([path], permuted))  # the manifest describes another file
     flip_bits(path, 100)
-    assert_rejected((path, "record 0", "byte 12"), inspect, InspectionOptions([path], vocab_file))
+    text = write_text(tmp_path / "text", "the cat")
+    assert_rejected((path, "record 0", "byte 12"), inspect, InspectionOptions([path, text], vocab_file))
+    assert_rejected((text, "[UNK]"), inspect, InspectionOptions([path], text))
 
 
-def test_a_report_over_an_input_is_refused(vocab_file, tmp_path):
+def test_a_report_over_an_input_or_in_a_missing_folder_is_refused(vocab_file, tmp_path, capsys):
     path = write(tmp_path / "x", [good()])
     before = pathlib.Path(path).read_bytes()
     (tmp_path / "link").symlink_to(path)
     for report in (path, str(tmp_path / "link"), vocab_file):
         names = ("--report", report, "input")
         assert_rejected(names, inspect, InspectionOptions([path], vocab_file, report=report))
+    assert_rejected("/proc/none", inspect, InspectionOptions([path], vocab_file, report="/proc/none/report.html"))
+    assert capsys.readouterr().out == ""
     assert pathlib.Path(path).read_bytes() == before
     assert_rejected(("--num_records", -1, 0), InspectionOptions, [path], vocab_file, num_records=-1)
 

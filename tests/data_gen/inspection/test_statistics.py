@@ -1,5 +1,6 @@
 """Statistics of records."""
 
+import gzip
 import json
 import random
 
@@ -10,6 +11,7 @@ from data_gen.inspection import statistics as statistics_module
 from data_gen.inspection.statistics import Statistics, draw_histogram
 from official_bert.data import record_schema
 from official_bert.tokenization import exact
+from official_bert.utils import files
 from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import MASK
 from tests.data_gen.samples import LENGTH, PREDICTIONS, make_records, parse_records
@@ -47,11 +49,14 @@ def test_counts_equal_a_simple_loop_and_the_manifest(vocab_file, tmp_path, monke
     assert {name: feature.shape for name, feature in schema.items()} == {
         name: feature.shape for name, feature in record_schema.pretraining_schema(LENGTH, PREDICTIONS).items()
     }
-    read: list[int] = []
-    statistics = Statistics(schema, vocab)
-    for batch in batches.read_batches(str(path), schema, read.append):
-        statistics.add(batch)
-    assert sum(read) == path.stat().st_size
+    zipped = write_text(tmp_path / "zipped.gz", gzip.compress(path.read_bytes()))  # smaller than its records
+    for file in (zipped, str(path)):
+        read: list[int] = []
+        statistics = Statistics(schema, vocab)
+        for batch in batches.read_batches(file, schema, read.append):
+            statistics.add(batch)
+        assert sum(read) == files.size(file)
+        assert min(read) >= 0
     records = parse_records(tmp_path)
     expected = plain_counts(records, vocab["[UNK]"])
     assert {name: getattr(statistics, name) for name in expected} == expected

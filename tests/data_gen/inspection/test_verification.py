@@ -146,18 +146,27 @@ def test_missing_and_unlisted_files_are_reported(shards, described, tmp_path):
             assert_mentions(problem, path, "listed")
 
 
+def test_a_manifest_without_files_has_no_other_problem(shards, described):
+    for path in shards:
+        pathlib.Path(path).unlink()
+    assert len(problems(manifest=described)) == 3
+
+
 def test_unchecked_files_are_noted(shards, described):
     findings = verify(VerificationOptions(input_file=[shards[1]]))
     assert findings.problems == []
     assert any(f"2 more files of {described}" in note and shards[0] in note for note in findings.notes)
+    assert_mentions(" ".join(findings.notes), "--vocab_file", "--bert_config_file")
+    assert not any("[CLS]" in check or "vocabulary" in check for check in findings.checked)
 
 
 def test_records_of_two_runs_are_each_checked_by_their_own_manifest(shards, described, vocab_file, tmp_path):
     (tmp_path / "other").mkdir()
     other = write(tmp_path / "other" / "out.tfrecord", [good()] * 2)
     write_manifest({other: 3}, vocab_file)
-    (told,) = problems(input_file=[*shards, str(tmp_path / "other" / "*.tfrecord")])
-    assert_mentions(told, other, 2, 3)
+    found = verify(VerificationOptions(input_file=[*shards, str(tmp_path / "other" / "*.tfrecord")]))
+    assert_mentions(*found.problems, other, 2, 3)
+    assert (found.files, found.records, len(found.checked)) == (4, 17, 4)
 
 
 def test_different_vocabulary_is_reported_and_not_used(shards, described, vocab_file, tmp_path):
@@ -260,3 +269,6 @@ def test_records_with_a_different_casing_are_reported(shards, tmp_path, monkeypa
     path = write(tmp_path / "x", [good(), lower])
     found = verify(VerificationOptions(input_file=[path], vocab_file=capital))
     assert "do_lower_case" not in "".join(found.notes)
+    lower["input_ids"][5] = UNK  # no word with a capital letter
+    found = verify(VerificationOptions(input_file=[write(tmp_path / "x", [lower])], vocab_file=capital))
+    assert "do_lower_case" in "".join(found.notes)

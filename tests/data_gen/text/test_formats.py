@@ -104,7 +104,8 @@ def test_a_table_is_not_read_as_sentences(tmp_path):
     for name, content in (("a.csv", "id,text\n1,It is.\n"), ("a.tsv", "text\nIt is.\n"), ("a.json", '[{"text": "a"}]')):
         path = write_text(tmp_path / name, content)
         assert_rejected((path, "JSON", "--input_format=sentences"), detect_format, path)
-    assert detect_format(write_text(tmp_path / "b.csv", '{"text": "It is."}')) == "jsonl"
+    assert detect_format(write_text(tmp_path / "b.csv", '{ "text": "It is."}')) == "jsonl"
+    assert detect_format(write_text(tmp_path / "b", "{It} is.")) == "sentences"
 
 
 def test_documents_without_text_are_left_out(written):
@@ -331,11 +332,15 @@ def test_wide_spaces_before_a_period_are_accepted(space, written):
 
 
 def test_paragraph_stays_unsplit_if_the_splitter_fails(written, monkeypatch):
+    failures = iter([type("PanicException", (BaseException,), {}), KeyboardInterrupt])
+
     def fail(language: str, text: str) -> None:
-        raise type("PanicException", (BaseException,), {})
+        raise next(failures)
 
     monkeypatch.setattr("data_gen.text.sentences.sentencex", types.SimpleNamespace(segment=fail))
     assert list(read_documents(written("It is. It was."), "paragraphs")) == [["It is. It was."]]
+    with pytest.raises(KeyboardInterrupt):
+        list(read_documents(written("It is. It was."), "paragraphs"))
 
 
 def test_sentence_boundaries_depend_on_the_language(written):

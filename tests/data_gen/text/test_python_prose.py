@@ -56,6 +56,8 @@ def test_docstrings_of_nested_definitions_are_found(tmp_path, monkeypatch):
         "if 0:\n    pass\nelse:\n    for e in [lambda: 'none']:\n        def e(): 'E.'\n"
     )
     (tmp_path / "invalid.py").write_text("def")
+    (tmp_path / "latin.py").write_bytes(b"'\xe9'")
+    (tmp_path / "missing.py").symlink_to("none")
     (tmp_path / "test").mkdir()
     for name in ("this.py", "test/a.py"):  # are left out
         (tmp_path / name).write_text("'Nothing.'")

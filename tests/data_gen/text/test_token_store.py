@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -43,12 +44,27 @@ def test_blocks_of_many_documents(tmp_path):
     count = (1 << 16) + 2  # The documents are read in groups of 1 << 16.
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        return np.ones(len(sentences), np.int32), np.arange(len(sentences) + 1)
+        return np.resize([1, 2, 3], 9 * len(sentences)), np.arange(0, 9 * len(sentences) + 1, 9)
 
-    token_store.write_part(str(tmp_path / "0"), [["1"]] * count, encode, np.dtype("<u2"), [1])
-    token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "0")])
+    token_store.write_part(str(tmp_path / "0"), [["1"]] * count, encode, np.dtype("<u2"), [1, 3])
+    totals = token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "0")])
     store = token_store.TokenStore(str(tmp_path / "corpus"), np.dtype("<u2"))
     assert store.blocks(1) == [(number, number + 1) for number in range(count)]
+    assert (len(store.ids), totals["unknown"]) == (9 * count, 6 * count)  # more bytes than are copied at a time
+
+
+def test_a_part_that_another_worker_completes_first_is_kept(tmp_path):
+    def write() -> Iterator[list[str]]:
+        token_store.write_part(str(tmp_path / "0"), [["a"]], encode, np.dtype("<u2"), [1], lambda: {"rows": 7})
+        yield ["a", "a"]
+
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones(len(sentences), np.int32), np.arange(len(sentences) + 1)
+
+    token_store.write_part(str(tmp_path / "0"), write(), encode, np.dtype("<u2"), [1])
+    totals = token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "0")] * 2)
+    assert (totals["tokens"], totals["rows"]) == (2, 14)
+    assert token_store.join_parts(str(tmp_path / "corpus"), ["none"]) == totals
 
 
 @pytest.mark.parametrize(

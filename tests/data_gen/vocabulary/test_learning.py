@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from data_gen.options import VocabularyOptions
-from data_gen.vocabulary import learning, report, word_counts
+from data_gen.vocabulary import learning, report, word_counts, wordpiece_training
 from data_gen.vocabulary.word_counts import WordCounts
 from data_gen.vocabulary.wordpiece_training import list_special_pieces, select_common_letters
 from official_bert.tokenization import exact
@@ -95,17 +95,19 @@ def test_the_table_has_the_shares_of_whole_and_unknown_words():
     assert table.splitlines()[1].split() == ["name", "1,000", "1.500", "25.00", "%", "12.500", "%"]
 
 
-def test_a_piece_must_be_frequent_enough(tmp_path):
+def test_a_piece_must_be_frequent_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(wordpiece_training, "_WORDS_AT_ONCE", 2)
     text = "aba aba aba cdc cdc\n"
     assert "cdc" in learn(tmp_path, text, min_frequency=2).pieces
     assert {"aba", "cdc"} & {*learn(tmp_path, text, min_frequency=3).pieces} == {"aba"}
     assert len(learn(tmp_path, vocab_size=5000).pieces) < 200
+    assert len(learn(tmp_path, vocab_size=39).pieces) == 39  # special tokens and letters only
     assert "a" in learn(tmp_path, "a" * 200).pieces
 
 
 @pytest.mark.parametrize(("changes", "names"), [
-    ({"vocab_size": 10}, ("--vocab_size", 10, 5, 27, 32)),
-    ({"vocab_size": 500, "layout": "release"}, ("--vocab_size", 500, 999, 994, "--layout=release", "1,026")),
+    ({"vocab_size": 38}, ("--vocab_size", 38, 5, 34, 39)),
+    ({"vocab_size": 500, "layout": "release"}, ("--vocab_size", 500, 999, 994, "--layout=release", "1,033")),
     ({"vocab_size": 50, "layout": "release", "do_lower_case": False}, (50, 106, 101, "--layout=release")),
     ({"heldout_file": ["no-such-file"]}, ("--heldout_file", "no-such-file")),
     ({"text": " \n\n"}, ("--input_file", "text")),
