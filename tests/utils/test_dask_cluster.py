@@ -120,7 +120,7 @@ _HINT, _CANCELLED_AND_AWAITED = dask_cluster.RESUME_HINT, [[1, 2], [0]]
     (distributed.scheduler.KilledWorker("a", mock.Mock(), 3), "running", ["task 2", _HINT], _CANCELLED_AND_AWAITED),
     (ImportError("'bad'"), "running", ["'bad'", dask_cluster.code_identity(), _HINT], _CANCELLED_AND_AWAITED),
     (distributed.client.FutureCancelledError("a", ""), "running", [ADDRESS, _HINT], _CANCELLED_AND_AWAITED),
-    (distributed.comm.CommClosedError(), "running", [ADDRESS, _HINT], []),
+    (distributed.comm.core.CommClosedError(), "running", [ADDRESS, _HINT], []),
     (ValueError("bad"), "closed", [ADDRESS, _HINT], []),
 ])  # fmt: skip
 def test_a_failed_task_stops_the_others_unless_the_connection_is_lost(
@@ -129,11 +129,12 @@ def test_a_failed_task_stops_the_others_unless_the_connection_is_lost(
     def fail() -> NoReturn:
         raise error
 
-    monkeypatch.setattr(distributed, "wait", mock.Mock())
+    wait = mock.Mock()
+    monkeypatch.setattr(distributed, "wait", wait)
     cluster._client.status = status
     with pytest.raises((UserError, ValueError)) as caught:
         cluster.run_tasks("work", fail, [()] * 3, "MB")
     assert isinstance(caught.value, UserError) == (_HINT in names)
     assert_mentions(str(caught.value), *names)
-    calls = [*cluster._client.cancel.call_args_list, *distributed.wait.call_args_list]
+    calls = [*cluster._client.cancel.call_args_list, *wait.call_args_list]
     assert [[future.key for future in call.args[0]] for call in calls] == tasks
