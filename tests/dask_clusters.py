@@ -23,7 +23,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 class OneProcess:
-    """A fake `dask_cluster.Cluster` that runs every task twice in this process and pickles everything it sends."""
+    """A fake `dask_cluster.Cluster` that pickles every task and runs it twice in this process, in another folder."""
 
     def __init__(self, address: str) -> None:
         del address
@@ -37,7 +37,8 @@ class OneProcess:
     def run_tasks(self, _: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], *__: Any) -> list[Any]:
         def run(task: tuple[Any, ...]) -> Any:
             sent, arguments = pickle.loads(pickle.dumps((function, task)))
-            return pickle.loads(pickle.dumps(sent(*arguments)))
+            with contextlib.chdir("/"):
+                return pickle.loads(pickle.dumps(sent(*arguments)))
 
         return [[run(task) for _ in range(2)][-1] for task in tasks]
 

@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import json
 import lzma
@@ -58,7 +59,8 @@ def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.
 
 def test_the_summary_names_the_limit_that_texts_were_truncated_to():
     metadata = {"kind": QUESTION_ANSWERING, "max_seq_length": 8}
-    changes = [{}, {"task_spec": {"max_query_length": 3}}, {"kind": CLASSIFICATION}]
+    changes: list[Any] = [{}, {"task_spec": {"max_query_length": 3}}]
+    changes.append({"kind": CLASSIFICATION, "task_spec": {"max_seq_length": 9}})  # exported with a smaller limit
     limits = [batch_prediction._describe_limit(metadata | change).partition("export's ")[2] for change in changes]
     assert limits == ["max_query_length", "max_query_length of 3 tokens", "max_seq_length of 8 tokens"]
 
@@ -130,8 +132,12 @@ def test_run_is_not_resumed_if_something_changed(stopped: BatchPredictionOptions
     (version / "saved_model.pb").write_bytes(graph + b"x")
     assert_rejected((version / "saved_model.pb", version / "checksums.json"), predict, stopped)
     (version / "saved_model.pb").write_bytes(graph)
+    newest = version.rename(version.with_name("11"))
+    assert_rejected((part, version, newest), predict, stopped)
+    newest.rename(version)
     assert part.read_bytes() == before
-    assert ", 4 of them from an earlier run" in predict(stopped)
+    relative = dataclasses.replace(stopped, export_dir=os.path.relpath(stopped.export_dir))
+    assert ", 4 of them from an earlier run" in predict(relative)
 
 
 def test_run_is_not_resumed_from_answers_of_another_run(export_dir: str, tmp_path: pathlib.Path):
@@ -222,6 +228,7 @@ def titled(trained: str) -> dict[str, str]:
     ("in.csv", "text,title\nsee appendix,a\n", titled("title"), [{"text": "a"}]),
     ("in.csv", "text,id\na,1\n", titled("title"), [{"text": "a", "id": "1"}]),
     ("in.csv", "text,label\na,x\n", titled("title"), [{"text": "a"}]),
+    ("in.csv", "text,ending_date\na,b\n", {}, [{"text": "a"}]),
     # Endings are a list or numbered columns.
     ("in.tsv", "prompt\tending0\tending1\nwho\ta\tb\n", {}, [{"prompt": "who", "endings": ["a", "b"]}]),
     ("in.jsonl", '{"prompt": "who", "endings": ["a", "b"]}\n', {}, [{"prompt": "who", "endings": ["a", "b"]}]),
@@ -280,6 +287,9 @@ def test_notes_about_the_file_are_printed_once(export_dir: str, tmp_path: pathli
     printed = capsys.readouterr().out
     assert printed.count("in.csv, line 1 has the column names") == 1
     assert printed.count("columns that the model does not use: label\n") == 1
+    endings = write_text(tmp_path / "endings.tsv", "prompt\tending0\tother\nwho\ta\tb\n")
+    assert len(list(read_rows(endings, ["prompt", "endings"]))) == 1
+    assert "does not use: other\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("store", ["xz", "tfds", *stored_texts.STORED])
@@ -309,6 +319,17 @@ def test_bad_row_of_a_data_set_is_reported_by_number(export_dir: str, tmp_path: 
     assert_rejected((path, "row 2", '{"bytes": "not UTF-8"}'), lambda: list(read_rows(path, ["text"])))
     options = BatchPredictionOptions(export_dir, folder, f"{folder}/data-00000-of-00002.arrow")
     assert_rejected(("--output_file", options.output_file, "input"), predict, options)
+
+
+def test_rows_that_are_only_refused_together_are_answered_separately():
+    class Alone:
+        def run(self, columns: Any, batch_size: int) -> Any:
+            if len(columns["text"]) > 1:
+                raise exports.RefusedTextsError("too much memory")
+            return columns
+
+    rows = [{"text": "a"}, {"text": "b"}]
+    assert list(batch_prediction.answer_groups(Alone(), iter(rows), 4, lambda index: ("", index))) == [rows]
 
 
 @pytest.mark.parametrize("is_constant", [True, False])

@@ -27,8 +27,17 @@ def test_newest_version_has_the_greatest_number(tmp_path: pathlib.Path):
     (tmp_path / "2" / exports.GRAPH_FILE).touch()
     assert exports.find_newest_version(str(tmp_path / "2")) == str(tmp_path / "2")
     assert_rejected((tmp_path / "none", "saved_model.pb"), exports.find_newest_version, str(tmp_path / "none"))
+    write_text(tmp_path / "run[1]" / "mine" / "1" / exports.ONNX_FILE, "")
+    assert_rejected(tmp_path / "run[1]" / "mine", exports.find_newest_version, str(tmp_path / "run[1]"))
     file = write_text(tmp_path / "file", "")
     assert_rejected((file, "folder"), exports.list_versions, file)
+
+
+def test_the_files_that_determine_the_answers_are_listed(tmp_path: pathlib.Path):
+    names = ["saved_model.pb", "variables/a", "assets/vocab.txt", exports.METADATA_FILE, exports.REPLAY_FILE]
+    for name in (*names, "checksums.json", exports.WARMUP_FILE):
+        write_text(tmp_path / name, "")
+    assert sorted(exports.list_model_files(str(tmp_path))) == sorted(f"{tmp_path}/{name}" for name in names)
 
 
 @pytest.mark.parametrize("name", ["run[1]", "back\\slash", "memory://run"])
@@ -44,11 +53,14 @@ def test_export_is_loaded_from_a_path_that_tensorflow_does_not_open(name: str, t
 def test_model_of_another_tool_needs_no_signature_with_a_usual_name(tmp_path: pathlib.Path):
     module = tf.Module()
     module.double = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None], tf.int32, "x")])
-    tf.saved_model.save(module, str(tmp_path), signatures={"double": module.double})
+    module.bytes = tf.function(lambda x: {"y": tf.fill(tf.shape(x), b"a\xff")}, [tf.TensorSpec(None, tf.int32, "x")])
+    tf.saved_model.save(module, str(tmp_path), signatures={"double": module.double, "bytes": module.bytes})
     model = SavedModelPredictor(str(tmp_path))
     reference_answers.check_answers(str(tmp_path), model)
     assert model.call("double", {"x": np.array([1, 2])})["y"].tolist() == [2, 4]
-    assert list(model.signatures) == ["double"]
+    assert list(model.signatures) == ["bytes", "double"]
+    assert model.signatures["bytes"].inputs["x"].shape is None
+    assert model.call("bytes", {"x": np.array([1])})["y"].tolist() == ["a\ufffd"]
     assert not model.supports_batching("double")  # padding may change its answers
 
 
@@ -56,6 +68,7 @@ def test_truncated_fingerprint_is_rejected_without_a_traceback(tmp_path: pathlib
     tf.saved_model.save(tf.Module(), str(tmp_path))
     path = tmp_path / "fingerprint.pb"
     assert load_saved_model(str(tmp_path))
+    assert_rejected(tmp_path, SavedModelPredictor, str(tmp_path))  # has no signatures
     path.write_bytes(path.read_bytes()[:7])
     assert_rejected(path, load_saved_model, str(tmp_path))
     assert "Traceback" not in capfd.readouterr().err
@@ -90,7 +103,8 @@ def test_pooled_vectors_are_not_truncated_like_padding():
     shapes = {name: value.shape for name, value in row.items()}
     assert shapes == {"input_mask": (1, 2), "sequence_output": (1, 2, 3), "pooled_output": (1, 4)}
     columns = {name: np.array(value) for name, value in {**outputs, "is_truncated": [True]}.items()}
-    assert exports.to_rows(columns) == [{"pooled_output": [1.0] * 4, "is_truncated": True}]
+    (row,) = exports.to_rows(columns)
+    assert list(row.items()) == [("is_truncated", True), ("pooled_output", [1.0] * 4)]  # sorted by name
 
 
 def test_layout_does_not_import_tensorflow():

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import gzip
 import json
@@ -13,9 +14,10 @@ import pytest
 import official_bert
 from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.commands import FEATURES
-from official_bert.inference import feature_extraction, feature_extractor, vector_files
+from official_bert.inference import feature_extraction, feature_extractor, on_dask, vector_files
 from official_bert.inference.feature_extractor import FeatureExtractor, TextVectors
 from official_bert.inference.options import FeatureOptions
+from official_bert.inference.shards import Shard
 from official_bert.kinds.names import ENCODER
 from official_bert.modeling.encoder import build_encoder
 from official_bert.runs.locks import lock_file
@@ -137,6 +139,22 @@ def test_lists_of_words_are_read_from_their_column(tmp_path: pathlib.Path):
     assert read('{"words": ["the", "cat"]}\n{"words": []}\n') == [["the", "cat"], []]
     names = (f"{tmp_path}/a.jsonl, line 2", "words", '"the cat"')
     assert_rejected(names, read, '{"words": ["a"]}\n{"words": "the cat"}\n')
+    assert_rejected(("words", '["a", 3]'), read, '{"words": ["a", 3]}\n')
+
+
+def test_rows_of_shards_are_counted_without_notes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr("official_bert.checkpoints.loading.load", lambda *_, **__: LOADED())
+    monkeypatch.setattr(feature_extractor, "_BATCHES_AT_A_TIME", 1)
+    words = make.write_rows(tmp_path / "words.jsonl", [{"words": ["the"]}] * 3)
+    table = write_text(tmp_path / "table.csv", "text,other\na,b\nc,d\ne,f\n")
+    for path, is_split_into_words in ((words, True), (table, False)):
+        options = FeatureOptions("model", path, f"{path}.npy", layers=["-1", "1"], max_seq_length=32, batch_size=1)
+        options = dataclasses.replace(options, is_split_into_words=is_split_into_words)
+        with lock_file(options.output_file, "output_file"):  # each shard locks only its own file
+            assert "the vectors of 2 texts" in feature_extraction.write_vectors(options, Shard(1, 2))
+    assert capsys.readouterr().out.count("does not use: other\n") == 1
+    missing = FeatureOptions("model", f"{tmp_path}/*.csv", f"{tmp_path}/out.npy")
+    assert_rejected((missing.input_file, "--dask"), feature_extraction.write_vectors, missing)
 
 
 def test_layer_0_is_the_output_of_the_embeddings():
@@ -155,6 +173,7 @@ def test_default_length_is_limited_by_the_models_positions(monkeypatch: pytest.M
         config = make.tiny_config(max_position_embeddings=positions)
         loaded = ModelAndTokenizer(LOADED().model, config, TOKENIZER)
         assert FeatureExtractor(loaded, [1]).max_seq_length == expected
+    assert FeatureOptions("model", "a", "b").layers == ["-1", "-2", "-3", "-4"]  # as in extract_features.py
 
 
 def test_too_long_texts_and_pairs_are_truncated():
@@ -191,6 +210,7 @@ def test_invalid_options_are_rejected(arguments: dict[str, Any], names: tuple):
     [
         ("the cat", ("texts", "'the cat'", "list"), False),
         (["a", None], ("texts", None, "text"), False),
+        ([[]], ("texts", "[]", "list", 2), False),
         ([["a", "the", "cat"]], ("texts", "['a', 'the', 'cat']", "list", 2), False),
         ([b"a"], ("texts", "b'a'", "text"), False),
         ([["a"], "the cat"], ("is_split_into_words", "'the cat'", "list"), True),
@@ -221,13 +241,15 @@ def test_npy_file_holds_all_tokens_and_jsonl_file_lists_them(tmp_path: pathlib.P
 def test_parquet_and_json_lines_hold_the_same(pooling: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(vector_files, "_ROWS_AT_A_TIME", 2)  # three groups
     write(tmp_path / "a.parquet", "parquet", pooling)
-    table = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    table = pyarrow.parquet.read_table(tmp_path / "a.parquet")
+    vector = pyarrow.list_(pyarrow.float32(), CONFIG.hidden_size)
+    assert table.schema.field("layer_1").type == (pyarrow.list_(vector) if pooling == "none" else vector)
     lines = write(tmp_path / "a.jsonl", "jsonl", pooling)
-    for number, (row, line, each) in enumerate(zip(table, lines, extract(pooling), strict=True)):
+    for number, (row, line, each) in enumerate(zip(table.to_pylist(), lines, extract(pooling), strict=True)):
         assert (row["text"], line["text"], line["index"]) == (each.text, each.text, number)
         for place, layer in enumerate((-1, 1)):
             np.testing.assert_array_equal(np.array(row[f"layer_{layer}"], np.float32), each.values[..., place, :])
-            np.testing.assert_allclose(line["layers"][str(layer)], each.values[..., place, :], atol=1e-6)
+            assert line["layers"][str(layer)] == each.values[..., place, :].astype(float).round(6).tolist()
         for name in ("tokens", "starts", "ends"):
             assert row.get(name, []) == line.get(name, []) == getattr(each, name)
 
@@ -250,9 +272,12 @@ def test_a_failed_write_leaves_no_files(format: str, tmp_path: pathlib.Path):
 
 
 def test_format_is_detected_by_the_extension():
-    assert vector_files.detect_format("a/b.npy") == "npy"
+    for name in ("npy", "parquet", "jsonl"):
+        assert vector_files.detect_format(f"a/b.{name}") == name
     assert vector_files.detect_format("b.txt", "original") == "original"
     assert_rejected("b.txt", vector_files.detect_format, "b.txt")
+    names = ("--output_format=original", "--pooling=none", "mean")
+    assert_rejected(names, vector_files.write, "out", "original", make_extractor("mean"), [])
 
 
 def test_all_options_of_the_extractor_are_passed_on(monkeypatch: pytest.MonkeyPatch):
@@ -292,6 +317,7 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
         ("a.csv", 'label,text\n1,"the cat, sat"\n0,"a\ndog"\n', None, [["the cat, sat"], ["a\ndog"]]),
         ("a.TSV", "text\ttext_pair\nthe cat\ta ||| b\n", None, [["the cat", "a ||| b"]]),
         ("a.jsonl", '{"text": "the cat"}\n', None, [["the cat"]]),
+        ("a.jsonl", "", None, []),
         ("a.txt", "text,label\n\nthe cat", None, ["text,label", "", "the cat"]),  # one text per line
         ("a.gz", gzip.compress(b"the cat\n sat"), None, ["the cat", " sat"]),
         ("a.txt", b"\xef\xbb\xbfthe cat\r\n", None, ["the cat"]),
@@ -314,11 +340,14 @@ def test_too_long_line_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.M
     assert_rejected((f"{tmp_path}/in.txt, line 2", 51, 50), next, lines)
 
 
-@pytest.mark.parametrize("output", ["./a.npy", "b.npy", "vocab.txt"])
+@pytest.mark.parametrize("output", ["./a.npy", "b.npy", "vocab.txt", "model"])
 def test_inputs_are_never_overwritten(output: str, tmp_path: pathlib.Path):
-    for name in ("a.npy", "b.npy.tokens.jsonl", "vocab.txt"):
+    for name in ("a.npy", "b.npy.tokens.jsonl", "vocab.txt", "model"):
         (tmp_path / name).write_text("a text\n")
     source = tmp_path / ("b.npy.tokens.jsonl" if output == "b.npy" else "a.npy")
-    options = FeatureOptions("none", str(source), f"{tmp_path}/{output}", "npy", vocab_file=f"{tmp_path}/vocab.txt")
+    flags = {"output_format": "npy", "vocab_file": f"{tmp_path}/vocab.txt"}
+    options = FeatureOptions(f"{tmp_path}/model", str(source), f"{tmp_path}/{output}", **flags)
     assert_rejected(("--output_file", tmp_path, "input"), feature_extraction.write_vectors, options)
+    if output in ("vocab.txt", "model"):
+        assert_rejected(("--output_file", tmp_path, "input"), on_dask.write_vectors, options, 1, "")
     assert source.read_text() == "a text\n"

@@ -82,6 +82,7 @@ def test_invalid_text_or_top_k_is_rejected(text: str, top_k: int, names: tuple):
 
 
 def test_an_encoder_is_rejected(model_dir: str):
+    assert_rejected("[MASK]", print_candidates, FillMaskOptions(model_dir), [])
     assert_rejected("load_pretraining_model", fill_mask, loading.load(model_dir), "the [MASK]")
 
 

@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+import os
 import pathlib
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,6 +24,7 @@ from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
+from official_bert.runs.locks import lock_file
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
@@ -170,7 +173,8 @@ def test_a_rejected_row_is_reported_by_its_number_in_the_file(export_dir: str, t
 
 def test_the_flag_selects_the_shard(export_dir: str, texts: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     flags = [f"--export_dir={export_dir}", f"--input_file={texts}/all.jsonl", f"--output_file={texts}/out.jsonl"]
-    PREDICT.main(*PREDICT.parse([*flags, "--batch_size=2", "--shard=1/3"]))
+    with lock_file(f"{texts}/out.jsonl", "output_file"):  # each shard locks only its own file
+        PREDICT.main(*PREDICT.parse([*flags, "--batch_size=2", "--shard=1/3"]))
     assert f"Wrote 8 answers to {texts}/out-00001-of-00003.jsonl" in capsys.readouterr().out
     lines = (texts / "out-00001-of-00003.jsonl").read_text().splitlines()
     assert [json.loads(line)["text"] for line in lines] == TEXTS[8:16]
@@ -197,11 +201,14 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("count", [1, 3, 9])  # nine shards of seven groups: two shards are empty
-def test_tasks_that_run_twice_do_not_change_answers(count: int, export_dir: str, texts: pathlib.Path):
-    options, expected = make_options(export_dir, texts), predict_at_once(export_dir, texts)
+def test_tasks_that_run_twice_do_not_change_answers(count: int, export_dir: str, texts: pathlib.Path, monkeypatch):
+    expected = predict_at_once(export_dir, texts)
+    monkeypatch.chdir(texts)
+    options = BatchPredictionOptions(os.path.relpath(export_dir), "part*.jsonl", "out.jsonl", batch_size=2)
     first = "out.jsonl" if count == 1 else f"out-00000-of-0000{count}.jsonl ..."
     assert on_dask.predict(options, count, ADDRESS) == f"Wrote 27 texts to {texts}/{first}"
     assert join_shards(texts, count) == expected
+    (model,) = on_dask._models
     if count > 1:
         kept, lost = (texts / f"out-0000{number}-of-0000{count}.jsonl" for number in (1, 2))
         inode = kept.stat().st_ino
@@ -209,6 +216,8 @@ def test_tasks_that_run_twice_do_not_change_answers(count: int, export_dir: str,
         told = on_dask.predict(options, count, ADDRESS)
         assert told.endswith(f"; {count - 1} of {count} files from an earlier run")
         assert kept.stat().st_ino == inode
+        assert len(on_dask._models) == 1
+        assert model not in on_dask._models  # each run loads the export again
         assert join_shards(texts, count) == expected
     assert not list(texts.glob("*.writing-*"))
 
@@ -217,14 +226,33 @@ def test_tasks_that_run_twice_do_not_change_answers(count: int, export_dir: str,
 def test_shards_of_another_run_are_rejected_and_kept(export_dir: str, texts: pathlib.Path):
     options = make_options(export_dir, texts)
     on_dask.predict(options, 2, ADDRESS)
-    before, run_file = join_shards(texts, 2), texts / "out.jsonl.run.json"
+    before, run_file, rows = join_shards(texts, 2), texts / "out.jsonl.run.json", texts / "part1.jsonl"
+    smaller = dataclasses.replace(options, batch_size=1)
+    assert_rejected((run_file, "batch_size", 2, 1), on_dask.predict, smaller, 2, ADDRESS)
+    copied = dataclasses.replace(options, export_dir=str(shutil.copytree(export_dir, texts / "copy")))
+    assert_rejected((run_file, export_dir, texts / "copy"), on_dask.predict, copied, 2, ADDRESS)
+    with lock_file(options.output_file, "output_file"):
+        assert_rejected(("--output_file", options.output_file), on_dask.predict, options, 2, ADDRESS)
     assert_rejected((run_file, "num_shards", 2, 3), on_dask.predict, options, 3, ADDRESS)
-    with open(texts / "part1.jsonl", "a") as file:
-        file.write('{"text": "more"}\n')
-    assert_rejected((run_file, "inputs", texts / "part1.jsonl"), on_dask.predict, options, 2, ADDRESS)
+    rows.write_text(rows.read_text().replace("sat 9", "ran 9"))
+    message = refusal(on_dask.predict, options, 2, ADDRESS)
+    assert_mentions(message, run_file, "inputs", rows)
+    assert "part0" not in message
     run_file.unlink()
     assert_rejected((texts / "out-00000-of-00002.jsonl", run_file), on_dask.predict, options, 2, ADDRESS)
     assert join_shards(texts, 2) == before
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("name", ["out-00001-of-00002.jsonl", "out.jsonl.run.json", "exports/saved_model.pb"])
+def test_inputs_are_not_overwritten_on_dask(name: str, export_dir: str, texts: pathlib.Path):
+    export = shutil.copytree(export_dir, texts / "exports")
+    if "exports" in name:
+        options = BatchPredictionOptions(str(export), f"{texts}/part0.jsonl", f"{texts}/{name}")
+    else:
+        options = BatchPredictionOptions(str(export), f"{texts}/{name}", f"{texts}/out.jsonl")
+        shutil.copy(texts / "part0.jsonl", texts / name)
+    assert_rejected(("--output_file", texts / name, "input"), on_dask.predict, options, 1 + ("out" in name), ADDRESS)
 
 
 @pytest.mark.usefixtures("one_process")
@@ -282,6 +310,23 @@ def test_shards_and_tasks_contain_the_vectors_of_one_run(name: str, changes: dic
     for change in ({"align": "words"}, {"normalize": True}, {"batch_size": 3}, {"layers": ["-1"]}):
         changed = dataclasses.replace(options, **change)
         assert_rejected((f"{options.output_file}.run.json", *change), on_dask.write_vectors, changed, 2, ADDRESS)
+
+
+@pytest.mark.usefixtures("tiny_encoder")
+def test_workers_can_extract_vectors_in_any_folder(texts: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(feature_extractor, "_compile_encoder", lambda *_: None)
+    monkeypatch.setattr(on_dask, "_run_on_cluster", lambda computation, *_: computation)
+    flags = {"layers": ["-1"], "vocab_file": "vocab.txt", "is_split_into_words": True}
+    options = FeatureOptions("model", "words.jsonl", "out.npy", **flags)
+    computation = on_dask.write_vectors(options, 1, ADDRESS)
+    assert isinstance(computation, on_dask._Extraction)
+    sent = computation.options
+    assert [sent.init, sent.vocab_file] == [os.path.abspath("model"), os.path.abspath("vocab.txt")]
+    assert sent.max_seq_length == 32
+    words = [["the", "cat"]]
+    assert list(computation.read(write_rows(texts / "words.jsonl", ({"words": each} for each in words)))) == words
+    (texts / "out.npy").touch()
+    assert not on_dask._is_complete(computation, f"{texts}/out.npy")  # without the file of tokens
 
 
 def test_the_digest_of_a_model_depends_on_its_weights_vocabulary_and_casing(tiny_config: BertConfig):

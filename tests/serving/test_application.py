@@ -4,6 +4,7 @@ import base64
 import concurrent.futures
 import contextlib
 import gzip
+import logging
 import pathlib
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from official_bert.inference.predictor import PARALLEL_BATCHES
 from official_bert.inference.saved_model import SavedModelPredictor
+from official_bert.serving import json_api
 from tests.serving import served_models, serving_client
 from tests.serving.serving_client import Client, eventually, make_head, make_request, read_metric, running, sent
 
@@ -121,6 +123,7 @@ NINES = "9" * 5000
 def test_unknown_paths_are_rejected(client: Client, method: str, path: str, status: int, names: tuple):
     answer = client.send(method, path, "{}")
     answer.assert_rejected(status, *names)
+    assert answer.headers["Allow"] == (names[-1] if status == 405 else None)
     assert len(answer.error) < 200
 
 
@@ -140,6 +143,7 @@ def ids(rows=None, columns=None) -> dict:
     ({}, 400, ["either", '{"instances": [...]}', '{"inputs": ...}']),
     ({"instances": ["a"], "inputs": ["a"]}, 400, ["either", '{"instances": [...]}', '{"inputs": ...}']),
     ({"instances": ["a"], "signature": "x"}, 400, ['"signature"', "signature_name"]),
+    ({"instances": ["a"], "x" * 5000: "x"}, 400, ['"' + "x" * 39 + "..."]),
     ({"instances": ["a"], "signature_name": "x"}, 400, ['"x"', "serving_default, serving_ids"]),
     ({"instances": ["a"], "signature_name": 3}, 400, ["signature_name", 3, "string"]),
     ({"instances": []}, 400, ["instances", [], "list"]),
@@ -149,8 +153,11 @@ def ids(rows=None, columns=None) -> dict:
     ({"instances": [["a"]]}, 400, ["instances[0]", '["a"]']),
     ({"instances": [{"words": "a"}]}, 400, ["instances[0]", "lacks text"]),
     ({"instances": [{"b64": "?"}]}, 400, ["instances[0]", '{"b64":"?"}', "string"]),
+    ({"instances": [{"b64": "YW#I="}]}, 400, ['{"b64":"YW#I="}', "string"]),
     ({"instances": [{"b64": "/w=="}]}, 400, ['{"b64":"/w=="}', "string"]),  # not UTF-8
     ({"inputs": "a"}, 400, ["inputs.text", "string", "list"]),
+    ({"inputs": True}, 400, ["inputs.text", "boolean", "list"]),
+    ({"inputs": None}, 400, ["inputs.text", "null", "list"]),
     ({"inputs": {"text": []}}, 400, ["inputs.text", "empty"]),
     ({"instances": ["!"]}, 400, ["[no ! please]"]),
     ({"instances": ["é" * 501]}, 400, ["instances[0]", 1002, 1000]),
@@ -174,6 +181,7 @@ CHUNKED = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: localhost\r\nTransf
     *((make_head("length", 10**6, f"Content-Encoding: {encoding}") + b"\x1f\x8b", 415)
       for encoding in ("gzip", "deflate", "br", "zstd", "identity, gzip")),
     (make_head("length", 99999999999) + b"{", 413),
+    (make_head("none", 100) + b"{", 404),
     (make_head("length", 20_000) + b'{"instances": ["a"]}'.ljust(20_000), 200),
     (CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (20_001, b" " * 20_001), 413),
     (CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (20_000, b'{"instances": ["a"]}'.ljust(20_000)), 200),
@@ -182,7 +190,7 @@ CHUNKED = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: localhost\r\nTransf
 def test_compressed_and_too_large_bodies_are_rejected_before_they_are_received(client, content: bytes, status: int):
     with sent(client, content) as connection:
         assert f" {status} ".encode() in connection.makefile("rb").readline()
-    assert client.predict("length", TEXTS, **{"Content-Encoding": "identity"}).status == 200
+    assert client.predict("length", TEXTS, **{"Content-Encoding": "Identity"}).status == 200
 
 
 def test_compressed_bodies_do_not_delay_other_requests(client: Client):
@@ -207,6 +215,15 @@ def test_security_headers(client: Client):
         assert "unsafe" not in headers["Content-Security-Policy"]
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert "Access-Control-Allow-Origin" not in headers
+        assert (headers["Referrer-Policy"], headers["Cache-Control"]) == ("no-referrer", "no-store")
+
+
+def test_an_unexpected_error_is_reported_as_the_servers(client: Client, monkeypatch, caplog):
+    monkeypatch.setattr(json_api, "render", lambda *_: 1 / 0)
+    with caplog.at_level(logging.ERROR, "official_bert.serving"):
+        assert client.predict("length", TEXTS).status == 500
+    (record,) = caplog.records
+    assert record.exc_info[0] is ZeroDivisionError
 
 
 def test_a_body_that_does_not_arrive_times_out(exports: pathlib.Path):

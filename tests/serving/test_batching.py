@@ -1,6 +1,7 @@
 """The batcher: which instances share a batch, and when a batch starts."""
 
 import asyncio
+import dataclasses
 import itertools
 import pathlib
 import threading
@@ -133,6 +134,8 @@ def test_a_batch_waits_for_more_texts_only_while_another_is_computed(model: Mode
     ([100, 190, 101, 60, 99, 102], {"max_batch_size": 3}, [[99, 100, 101], [102, 190], [60]]),
     ([2, 64, 65], {}, [[2, 64], [65]]),
     ([40, 50, 50, 45, 40, 200], {"max_batch_tokens": 150}, [[40, 40, 45], [50, 50], [200]]),  # with padding
+    ([50, 45, 44], {"max_batch_tokens": 149}, [[45, 50], [44]]),
+    ([50, 45, 44], {"max_batch_tokens": 150}, [[44, 45, 50]]),
 ])  # fmt: skip
 def test_texts_of_similar_length_share_batches(lengths, options, expected, model):
     async def use(batcher: Batcher) -> None:
@@ -240,6 +243,29 @@ def test_a_rejected_text_does_not_affect_its_batch(model: Model):
         assert isinstance(answers[1], RequestError)
 
     run_batcher(model, use)
+
+
+def test_a_failure_of_the_model_is_reported_as_the_servers(model: Model, monkeypatch, caplog):
+    monkeypatch.setattr(Model, "run", lambda *_: 1 / 0)
+
+    async def use(batcher: Batcher) -> None:
+        await catch_refusal(500, ("ZeroDivisionError",), ask(batcher, 3))
+
+    run_batcher(model, use)
+    assert "the model failed" in caplog.messages
+
+
+def test_texts_without_a_group_get_a_batch_of_their_own(model: Model, monkeypatch: pytest.MonkeyPatch):
+    split = predictor.split_texts
+    monkeypatch.setattr(
+        predictor, "split_texts", lambda *given: [dataclasses.replace(each, group=None) for each in split(*given)]
+    )
+
+    async def use(batcher: Batcher) -> None:
+        await asyncio.gather(*await start(batcher, [3], [1], [2]))
+
+    run_batcher(model, use)
+    assert model.batches == [[3], [1], [2]]
 
 
 def test_a_request_of_many_texts_delays_others_by_at_most_one_batch(model: Model):

@@ -29,7 +29,9 @@ def test_connections_beyond_the_limit_are_refused_but_probes_are_answered(export
         assert (read_status(first), read_status(second)) == (200, 200)
         for content in (b"", REQUEST):
             with sent(client, content) as refused:
-                assert read_status(refused) == 503
+                response = refused.makefile("rb").read()
+            assert response.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nRetry-After: 1\r\n" in response
         for number in range(60):
             stack.enter_context(sent(client, GET[: number % 30]))
         for path in ("/healthz", "/readyz", "/metrics") * 20:
@@ -53,7 +55,8 @@ def _is_answered(client) -> bool:
 
 
 @pytest.mark.parametrize(("soft", "hard", "expected", "asked"), [
-    (128, 128, 48, []), (4096, 4096, 1000, []), (128, 512, 432, [512]), (128, resource.RLIM_INFINITY, 1000, [1080])
+    (128, 128, 48, []), (4096, 4096, 1000, []), (128, 512, 432, [512]), (128, resource.RLIM_INFINITY, 1000, [1080]),
+    (10, 10, 1, []),
 ])  # fmt: skip
 def test_max_connections_reserves_file_descriptors(soft: int, hard: int, expected: int, asked: list[int], monkeypatch):
     set_to: list[int] = []
@@ -92,6 +95,7 @@ def test_the_total_size_of_bodies_in_flight_is_limited(exports: pathlib.Path):
     with running({"size": exports / "size"}, **limits) as (_, client):
         with sent(client, make_head("size", 15_000) + b" " * 14_000):
             assert eventually(lambda: client.predict("size", large).status == 503)
+            assert client.predict("size", large).headers["Retry-After"] == "1"
             assert client.predict("size", BODY).status == 200
         assert eventually(lambda: client.predict("size", large).status == 400)  # read, then refused by name
 
@@ -125,6 +129,8 @@ def test_unanswered_requests_get_503_before_shutdown(exports: pathlib.Path, monk
         running({"size": exports / "size"}, drain_seconds=2.0) as (server, client),
         sent(client, make_head("size", 100) + b"{") as unfinished,
         sent(client, GET[:20]) as arriving,
+        sent(client, b"") as probe,
+        sent(client, b"") as late,
         contextlib.ExitStack() as stack,
     ):
         monkeypatch.setattr(SavedModelPredictor, "call", lambda *given: opened.wait(60) and run(*given))
@@ -133,7 +139,13 @@ def test_unanswered_requests_get_503_before_shutdown(exports: pathlib.Path, monk
         assert eventually(lambda: read_metric(client, "official_bert_requests_in_flight") == 3)
         start = time.monotonic()
         server.loop.call_soon_threadsafe(server.stop)
-        for connection in (unfinished, computed, arriving):
+        assert eventually(lambda: server.stopping)
+        probe.sendall(GET.replace(b"healthz", b"readyz"))
+        late.sendall(REQUEST)
+        answer = probe.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nConnection: close\r\n" in answer
+        for connection in (unfinished, computed, arriving, late):
             answer = connection.makefile("rb").read()
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"stop" in answer

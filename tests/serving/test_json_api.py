@@ -60,7 +60,8 @@ def test_a_text_of_exactly_max_text_bytes_is_accepted():
 
 @pytest.mark.parametrize(("dtype", "taken", "refused"), [
     ("int32", [-(2**31), 2**31 - 1], [-(2**31) - 1, 2**31]), ("uint8", [0, 255], [-1, 256]),
-    ("int64", [-(2**63), 2**63 - 1], [2**63]), ("float32", [1, 0.5, -2], [True, "1"]), ("bool", [True, False], [1]),
+    ("uint16", [0, 65_535], [65_536]), ("float16", [0.5], [True]), ("bool", [True, False], [1]),
+    ("int64", [-(2**63), 2**63 - 1], [2**63]), ("float32", [1, 0.5, -2], [True, "1"]),
 ])  # fmt: skip
 def test_numbers_are_accepted_up_to_the_limits_of_their_type(dtype: str, taken: list, refused: list):
     signatures = {"serving_default": Signature({"x": Tensor(dtype, (None,))}, {})}
@@ -70,6 +71,23 @@ def test_numbers_are_accepted_up_to_the_limits_of_their_type(dtype: str, taken: 
         for others in (taken, []):
             body = json.dumps({"inputs": [*others, value]}).encode()
             assert_bad_request([f"inputs.x[{len(others)}]", json.dumps(value)], parse, body, signatures, OPTIONS, {})
+
+
+def test_tensors_are_described_as_in_tensorflow_serving():
+    x = Tensor("bfloat16", (None, 0, 3))
+    assert (x.is_floating, x.numpy_type) == (True, np.float32)
+    dimensions = [{"size": size, "name": ""} for size in ("-1", "0", "3")]
+    assert x.describe("x")["tensor_shape"] == {"dim": dimensions, "unknown_rank": False}
+    unknown = {"dim": [], "unknown_rank": True}
+    assert Tensor("float16", None).describe("y") == {"dtype": "DT_HALF", "tensor_shape": unknown, "name": "y"}
+
+
+@pytest.mark.parametrize(("dtype", "value", "names"), [
+    ("complex64", [[1]], ["x", "complex64"]), ("int32", [[1, 2, 3]], ["x", [3], "[2]"]),
+])  # fmt: skip
+def test_inputs_of_another_type_or_shape_are_rejected(dtype: str, value: list, names: list):
+    signatures = {"serving_default": Signature({"x": Tensor(dtype, (None, None if dtype == "complex64" else 2))}, {})}
+    assert_bad_request(names, parse, json.dumps({"inputs": value}).encode(), signatures, OPTIONS, {})
 
 
 def test_arrays_of_any_type_are_rendered():

@@ -12,6 +12,7 @@ import threading
 import numpy as np
 import pytest
 
+from official_bert.checkpoints import checksums
 from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import backends, exports, reference_answers
 from official_bert.inference.onnx_model import OnnxPredictor
@@ -23,7 +24,7 @@ from official_bert.serving.models import Models
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions, ServingOptions
 from tests.conftest import ROOT
 from tests.export.exported_models import assert_answers
-from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_rows
+from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_rows, write_text
 from tests.serving.serving_client import eventually, make_request, read_metric, running, sent
 
 TEXT = "the cat sat on the mat"
@@ -82,6 +83,16 @@ def test_an_onnx_model_has_the_signature_of_a_saved_model(export_kind):
     for part in ("inputs", "outputs"):
         dtypes = [[(name, tensor["dtype"]) for name, tensor in each[part].items()] for each in (described, expected)]
         assert dtypes[0] == dtypes[1]
+
+
+def test_threads_of_an_onnx_model_leave_room_for_parallel_batches(tagger: pathlib.Path):
+    cores = len(os.sched_getaffinity(0))
+    for threads, workers, parallel_batches in ((None, 1, 1), (1, 3, min(2, cores))):
+        model = backends.load_predictor(str(tagger / "1"), threads, workers)
+        assert isinstance(model, OnnxPredictor)
+        assert model._session.get_session_options().intra_op_num_threads == (threads or cores)
+        assert model.parallel_batches == parallel_batches
+        assert (model._pool._max_workers if model._pool else 1) == workers
 
 
 def test_a_runtime_with_wrong_batch_answers_is_rejected(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -230,9 +241,12 @@ def test_check_export_sends_the_token(exported: pathlib.Path, other: pathlib.Pat
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with running({"questions": exported}) as (_, client):
         url = f"{client.url}/v1/models/questions"
-        for place in (url, f"{url}/versions/1:predict"):
+        for place in (url, f"{url}/", f"{url}/versions/1:predict"):
             assert "texts as predict did" in check(CheckOptions(str(exported)), place)
         assert_rejected((url, "start"), check, CheckOptions(str(other)), url)
+        checksums.write(str(other / "1"), [exports.VOCAB_FILE], {})
+        write_text(other / "1" / exports.VOCAB_FILE, "damaged")
+        assert_rejected(other / "1" / exports.VOCAB_FILE, check, CheckOptions(str(other)), url)
         assert_rejected(('{"question"', 404), check, CheckOptions(str(exported)), f"{client.url}/v1/models/none")
         monkeypatch.delenv(TOKEN_VARIABLE)
         assert_rejected((f"{url}:predict", 401, TOKEN_VARIABLE), check, CheckOptions(str(exported)), url)

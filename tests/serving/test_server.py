@@ -1,6 +1,7 @@
 """The server as a process: its port, how it ends, and its logs, metrics, names of models and OpenAPI description."""
 
 import contextlib
+import datetime
 import gzip
 import io
 import json
@@ -157,18 +158,43 @@ def test_the_reason_of_a_rejection_is_logged(client: Client):
     assert "localhost" in second
 
 
+def test_requests_are_logged_except_successful_probes(client: Client):
+    with logged() as log:
+        client.predict("length", {"instances": ["a", "b"]})
+        client.get("/metrics", Host="evil.example")
+        for path in ("/metrics", "/healthz"):
+            client.get(path)
+    first, second = map(json.loads, log.getvalue().splitlines())
+    request = {"event": "request", "method": "POST", "path": "/v1/models/length:predict", "client": "127.0.0.1"}
+    request |= {"level": "info", "status": 200, "model": "length", "version": 1, "instances": 2}
+    assert request.items() <= first.items()
+    assert (second["path"], second["status"]) == ("/metrics", 403)
+    assert datetime.datetime.fromisoformat(first["time"]).utcoffset() == datetime.timedelta(0)
+
+
 def test_metrics_count_by_model_and_status(exports: pathlib.Path):
     with running({name: exports / name for name in ("size", "length")}) as (_, client):
         client.predict("size", {"instances": ["ab"]})
         client.predict("size", {"instances": [3]})
         client.predict("unknown" * 3, {"instances": ["ab"]})
         answers = client.predict("length", {"instances": ["x" * 99, "x" * 101, "x" * 200]}).json["predictions"]
-        text = client.get("/metrics").body.decode()
+        client.get("/nowhere")
+        answer = client.get("/metrics")
+        text = answer.body.decode()
         assert read_metric(client, "official_bert_version", "size") == 1
         assert read_metric(client, "official_bert_texts_cut_total", "length") == 2
     for status in (200, 400):
         assert f'official_bert_requests_total{{action="predict",model="size",status="{status}"}} 1.0' in text
-    assert 'official_bert_requests_total{action="predict",model="",status="404"} 1.0' in text
+    for line in (
+        'requests_total{action="predict",model="",status="404"} 1.0',
+        'requests_total{action="unknown",model="",status="404"} 1.0',
+        'request_seconds_count{action="predict",model="size"} 2.0',
+        'batch_seconds_count{model="size"} 1.0',
+        'queue_seconds_count{model="length"} 3.0',
+        'loads_total{model="size",result="loaded"} 1.0',
+    ):
+        assert f"\nofficial_bert_{line}\n" in text
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4;")
     assert "unknownunknown" not in text  # names sent by clients must not create time series
     assert [answer["is_truncated"] for answer in answers] == [False, True, True]
 
