@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import official_bert
-from official_bert.adaptation import adapting, training, words
+from official_bert.adaptation import adapting, records, training, words
 from official_bert.adaptation.training import Adaptation, Change
 from official_bert.checkpoints import resize
 from official_bert.checkpoints.loading import open_model
@@ -48,7 +48,7 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
     assert len(official_bert.fill_mask(loaded, "the [MASK] sat .", top_k=3)[0]) == 3
     assert TextClassifier.from_checkpoint(str(adapted), labels=["a", "b"]).predict(["the cat"]).shape == (1, 2)
     flags = json.loads((adapted / "run.json").read_text())["flags"]
-    assert (flags["max_eval_steps"], flags["eval_batch_size"]) == (1600 // 8, 8)
+    assert (flags["max_eval_steps"], flags["eval_batch_size"], flags["keep_checkpoint_max"]) == (1600 // 8, 8, 2)
     card = (adapted / "MODEL_CARD.md").read_text()
     titles = "Masked-LM losses,per character after,New words,Masks filled in,\\[MASK\\],general text"
     assert not [title for title in titles.split(",") if title not in card]
@@ -61,6 +61,9 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
             per_character = loss * facts[f"{name}_{when}"] / texts["heldout_characters"][name]
             assert f" {per_character:.4f} " in card
     assert "| {before:.3f} | {after:.3f} |".format(**result["tokens_per_word"]) in card
+    sentence, _, _, best = re.search(r"^\| (.*\\\[MASK\\\].*) \|$", card, re.MULTILINE)[1].split(" | ")
+    (candidates,) = official_bert.fill_mask(loaded, sentence.replace("\\", ""), top_k=3)
+    assert best.replace("\\", "") == ", ".join(f"{each.token} {100 * each.probability:.0f} %" for each in candidates)
 
 
 def test_heldout_texts_stay_and_other_work_files_are_removed(adapted):
@@ -91,7 +94,7 @@ def test_repeated_call_returns_the_stored_result(adapted, capsys):
             text.write_bytes(before)
 
 
-def test_report_states_whether_the_loss_fell_and_explains_unusual_initial_losses():
+def test_report_states_whether_the_loss_fell_and_explains_unusual_initial_losses(tmp_path):
     result = Adaptation(Change(3.0, 3.1604), Change(5.0, 4.75), Change(1.5, 1.25), [])
     assert re.search(r"domain .* 3.0000 .* 3.1604 .* 0.1604 worse .*\ngeneral .* 0.2500 better", str(result))
     assert "1.500 per word before, 1.250 after" in str(result)
@@ -101,14 +104,26 @@ def test_report_states_whether_the_loss_fell_and_explains_unusual_initial_losses
     assert "general loss" in above, "ln(100) is 4.6"
     result.notes.append(no_head)
     assert str(result).endswith(f"note: {no_head}")
+    texts = records.Texts(100, {"domain": 10, "general": 10}, 0.0, pairs=True)
+    counts = dict.fromkeys(("domain_before", "domain_after", "general_before", "general_after"), 5)
+    assert training._make_tables(result, texts, counts, {})["Notes on the losses"][1:] == [[no_head]]
+    equal = dataclasses.replace(result, domain=Change(3.0, 3.0), general=None)
+    assert not re.search("better|worse", str(equal))
+    (tmp_path / "adapt.json").write_text(json.dumps(dataclasses.asdict(equal)))
+    assert Adaptation.read(str(tmp_path)) == equal
 
 
 def test_sentences_of_the_model_card_fit_into_the_model(adapted, tmp_path):
     loaded, text = official_bert.load_pretraining_model(str(adapted)), tmp_path / "text.txt"
     long_word = "sun" + 30 * "n"  # 31 of the model's 32 positions
-    text.write_text(f"the cat sat on {long_word} .\nthe dog ran on the mat .\n")
-    ((sample, _),) = training._mask_words(str(text), loaded, seed=0)
-    assert "dog" in sample or "ran" in sample
+    sentences = [f"the cat sat on {long_word} .", "the dog ran on [ the mat .", "the dog ran on the mat ."]
+    sentences += [" ".join(["cat"] * count) for count in (5, 6, 25, 26)]
+    text.write_text("\n".join(sentences))
+    samples = [training._mask_words(str(text), loaded, seed) for seed in range(20)]
+    assert [sorted(len(sample.split()) for sample, _ in each) for each in samples] == [[6, 7, 25]] * 20
+    assert {word for each in samples for _, word in each} == {"the", "dog", "ran", "on", "mat", "cat"}
+    text.write_text("the dog ran on the mat .\n" * 9)
+    assert len(training._mask_words(str(text), loaded, seed=0)) == 8
 
 
 @pytest.mark.slow
@@ -145,6 +160,7 @@ def test_text_of_single_sentence_documents_is_trained_without_sentence_pairs(sou
 def test_new_words_start_as_the_mean_of_their_pieces(source):
     checkpoint, lines = words.read_checkpoint(make_options(source, "text.txt", pathlib.Path("none")))
     assert lines[0].startswith(f"weights from {source} (Hugging Face checkpoint): ")
+    assert_mentions(lines[-1], "pooler", "next-sentence head")
     grown, _ = resize.add_tokens(checkpoint, ["sunny", "catdog"], words.NEW_WORD_ROWS)
     numbers = [split_vocab(checkpoint.vocab).index(piece) for piece in ("sun", "##n", "##y")]
     for name in ("word_embeddings/embeddings", "masked_lm_output/bias"):
@@ -232,6 +248,23 @@ def test_defaults_depend_on_the_model_and_the_number_of_steps():
         found = dataclasses.replace(options, **changes).resolve_defaults(config)
         settings = (found.num_warmup_steps, found.eval_steps, found.save_checkpoints_steps)
         assert (pytest.approx(found.learning_rate), *settings) == expected
+    files = {"input_file": ["text.txt"], "new_words_file": ["words.txt"]}
+    assert dataclasses.replace(options, new_words_file="words.txt").text_files == files
+
+
+def test_at_least_one_batch_is_evaluated(monkeypatch):
+    monkeypatch.setattr(records, "make_records", lambda *_: {"input_file": ["x"], "eval_input_file": ["y"]})
+    monkeypatch.setattr(records, "read_texts", lambda _: records.Texts(1, {"domain": 1}, 0.0, pairs=True))
+    options = make_options(pathlib.Path("model"), "text.txt", pathlib.Path("folder"), train_batch_size=2000)
+    settings = {"output_dir": "folder", "do_train": True}
+    prepared = training._prepare_pretraining(options.resolve_defaults(tiny_config()), "work", "initial", 1, settings)
+    assert prepared.max_eval_steps == 1
+
+
+def test_a_stopped_training_has_no_result_and_new_words_alone_need_the_original_losses(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "write_original_losses", lambda *_: 1 / 0)
+    monkeypatch.setattr(training, "train", lambda *_: 143)
+    assert adapting.run(make_options(source, write_text(tmp_path / "text.txt"), tmp_path / "model")) == 143
 
 
 def test_optimizer_flags_are_passed_to_pretraining():

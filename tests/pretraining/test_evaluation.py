@@ -53,6 +53,9 @@ def test_the_report_says_whether_records_were_left_out():
     ):
         records.held_out.num_records = available
         assert evaluation._describe_evaluated({"masked_lm_count": 30.0, "next_sentence_count": 12.0}) == expected
+    records.held_out.num_records = None
+    totals = {"masked_lm_count": 30.0, "next_sentence_count": 0.0}  # without next-sentence prediction
+    assert evaluation._describe_evaluated(totals) == "evaluated 30 predictions"
 
 
 @pytest.fixture
@@ -68,19 +71,21 @@ def test_only_some_batches_are_evaluated_and_the_baseline_counts_the_same_record
 ):
     baseline = mock.Mock(return_value=0.25)
     monkeypatch.setattr("official_bert.pretraining.evaluation.compute_unigram_accuracy", baseline)
-    options, records = make_options(eval_batch_size=4, max_eval_steps=3), mock.Mock(general=None)
+    options, records = make_options(eval_batch_size=4, max_eval_steps=3), mock.Mock()
     records.held_out = mock.MagicMock(evaluation_batches=tf.data.Dataset.range(100).batch, num_records=None)
+    records.general = records.held_out
     HeldOutEvaluation(options, mock.Mock(), pretrainer, records, {}, mock.Mock(), False).evaluate_final_weights()
     assert baseline.call_args.args == (records.held_out, 4, 3)
     output = capsys.readouterr().out
     assert output.startswith("evaluated 12 records, 24 predictions\n")
     assert output.endswith(" masked_lm_accuracy = 0.25\n")
+    assert ("\nmasked_lm_loss = 3.0\n" in output, "\ngeneral_masked_lm_loss = 3.0\n" in output) == (True, True)
     assert not (tmp_path / "run").exists(), "only the chief writes files"
 
 
 @pytest.mark.parametrize("is_chief", [True, False])
 def test_a_complete_evaluation_is_logged_and_its_loss_decides_on_the_best_weights(
-    is_chief, pretrainer, make_options, monkeypatch
+    is_chief, pretrainer, make_options, monkeypatch, capsys
 ):
     save, log, records, stops = mock.Mock(), mock.Mock(), mock.Mock(), iter([False, True, False, False])
     monkeypatch.setattr("official_bert.pretraining.evaluation.save_if_best", save)
@@ -94,6 +99,8 @@ def test_a_complete_evaluation_is_logged_and_its_loss_decides_on_the_best_weight
         (kind, step, values["predictions"]) for kind, step, values in (each.args for each in log.write.mock_calls)
     ]
     assert logged == [("general", 7, 2), ("eval", 7, 4)]
+    printed = capsys.readouterr().out.splitlines()
+    assert ["general text" in line for line in printed if "evaluation at step 7" in line] == [True, False]
     assert [each.args[1:3] for each in save.mock_calls if each.args] == [(7, 3.5)] * is_chief
 
 

@@ -1,6 +1,7 @@
 """Pre-training without next sentence prediction, left to right, and on records of other objectives."""
 
 import json
+import pathlib
 import shutil
 
 import numpy as np
@@ -76,6 +77,19 @@ def test_records_of_several_kinds_or_of_other_sizes_are_refused(set_up_run, reco
         if other_flags is not None:
             write_manifest([other], vocab_file, **other_flags)
         assert_rejected(names, set_up_run, input_file=[first, other], vocab_file=vocab_file)
+    write_manifest([first], vocab_file, **unmasked)
+    assert_rejected("--vocab_file", set_up_run, input_file=[first])
+    write_manifest([first], write_vocab(tmp_path / "other.txt", WORDS[:-1]))
+    assert_rejected((vocab_file, "--input_file"), set_up_run, input_file=[first], vocab_file=vocab_file)
+
+
+def test_a_file_that_a_manifest_lists_must_exist_if_a_pattern_matches_the_others(
+    set_up_run, record_files, vocab_file, tmp_path
+):
+    write_manifest(record_files, vocab_file)
+    pathlib.Path(record_files[1]).unlink()
+    names = (record_files[1], "--input_file", tmp_path / "records.manifest.json")
+    assert_rejected(names, set_up_run, input_file=[f"{tmp_path}/*.tfrecord"])
 
 
 def test_phases_and_evaluation_of_several_objectives_or_vocabularies_are_refused(

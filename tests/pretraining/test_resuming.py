@@ -17,10 +17,12 @@ import tensorflow as tf
 from data_gen.options import RecordOptions
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
+from official_bert.pretraining import run
+from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.run import pretrain, restore
 from official_bert.pretraining.run_metadata import check_resume_compatibility, describe_file_changes
 from official_bert.pretraining.train_step import Pretrainer
-from official_bert.runs.training_log import read_log
+from official_bert.runs.training_log import format_line, read_log
 from tests.conftest import ROOT, WORDS
 from tests.make import assert_mentions, assert_rejected, flip_bits, refusal, tiny_config, write_text, write_vocab
 from tests.pretraining import pretraining_runs as runs
@@ -153,6 +155,23 @@ def test_a_run_goes_on_with_other_records_from_their_start_and_in_float16(make_o
     changes = {"num_train_steps": 21, "dtype": "float16"}
     pretrain(make_options(input_file=record_files[:1], allow_changes=["data", *changes], **changes))
     assert place(finished_run, 21) == (1, 8)
+
+
+def test_changes_are_stored_with_the_next_checkpoint_and_no_evaluation_is_repeated(
+    make_options, record_files, finished_run, monkeypatch
+):
+    for kind in ("train", "eval"):
+        line = format_line({"step": 20 if kind == "eval" else 25, "loss": 1.0})
+        write_text(finished_run / f"{kind}.jsonl", line)
+    monkeypatch.setattr(HeldOutEvaluation, "evaluate_checkpoint", lambda *_: 1 / 0)
+    monkeypatch.setattr(HeldOutEvaluation, "evaluate_final_weights", lambda _: None)
+    monkeypatch.setattr(run, "write_report", lambda _: None)
+    pretrain(make_options(do_train=False, do_eval=True))
+    assert runs.log_values(finished_run, "step") == [25], "an evaluation keeps all lines"
+    monkeypatch.setattr(run, "_train_phase", lambda *_: 9)
+    changes = {"num_train_steps": 30, "eval_steps": 10, "eval_input_file": record_files}
+    assert pretrain(make_options(allow_changes=["num_train_steps"], **changes)) == 9
+    assert json.loads((finished_run / "run.json").read_text())["flags"]["num_train_steps"] == 20
 
 
 def test_earlier_changes_are_kept_from_the_resumed_step_on_and_frozen_layers_have_new_moments(set_up_run, finished_run):

@@ -98,6 +98,8 @@ def test_init_checkpoint_of_another_library_is_accepted(set_up_run, vocab_file, 
     assert "warning" not in capsys.readouterr().out
     set_up_run(config=tiny_config, **changes)
     assert_mentions(capsys.readouterr().out, "hidden_act", "gelu", "--init_checkpoint", "gelu_exact")
+    set_up_run(config=dataclasses.replace(exact, layer_norm_eps=0.25), **changes)
+    assert_mentions(capsys.readouterr().out, "layer_norm_eps", 0.25, "--init_checkpoint", exact.layer_norm_eps)
     more_heads = dataclasses.replace(exact, num_attention_heads=4)
     assert_rejected(("num_attention_heads", 4, "--init_checkpoint", 2), set_up_run, config=more_heads, **changes)
     write_vocab(pathlib.Path(vocab_file), SWAPPED)
@@ -110,7 +112,7 @@ def test_weights_with_different_shapes_are_named(make_options, shared_run):
     assert_rejected(names, pretrain, make_options(config=other, init_checkpoint=str(shared_run)))
 
 
-def test_a_missing_or_small_vocabulary_is_reported_or_sets_the_size(set_up_run, vocab_file, capsys):
+def test_a_missing_or_small_vocabulary_is_reported_or_sets_the_size(set_up_run, vocab_file, tmp_path, capsys):
     def warnings(**changes):
         parts = set_up_run(config=tiny_config(vocab_size=100), **changes)
         size = json.loads(parts.model_files["bert_config.json"])["vocab_size"]
@@ -119,6 +121,8 @@ def test_a_missing_or_small_vocabulary_is_reported_or_sets_the_size(set_up_run, 
         return "--vocab_file" in output, "78 tokens" in output and "100 rows" in output, size
 
     assert warnings() == (True, False, 100)
+    write_vocab(tmp_path / "run" / "vocab.txt")  # from an earlier start
+    assert warnings() == (False, False, 100)
     assert warnings(vocab_file=vocab_file) == (False, True, 100)
     assert warnings(vocab_file=vocab_file, vocab_size_from_vocab=True) == (False, False, 78)
 
@@ -143,6 +147,7 @@ BAD_OPTIONS = [
     ({**SECOND, "phase2_max_seq_length": 64}, ["--phase2_max_seq_length", 64, "max_position_embeddings=32"]),
     ({"max_seq_length": 32}, ["record 0", "input_ids", 12, 32]),  # it fits the model
     ({"max_seq_length": 16}, ["record 0", "input_ids", 12, 16, "--max_seq_length"]),
+    ({"max_seq_length": 16, "on_corrupt_record": "skip"}, ["record 0", "input_ids", 12, 16, "--max_seq_length"]),
     ({"init_checkpoint": "none/ckpt"}, ["none/ckpt", "hf://none/ckpt"]),
     ({"vocab_file": str(ROOT / "LICENSE")}, [ROOT / "LICENSE", "[PAD]"]),
     ({"vocab_file": WORDS[:60]}, ["record 7", "input_ids", 60, 0, 59, "--vocab_file"]),
@@ -235,6 +240,7 @@ def test_damaged_records_and_bad_values_are_named(make_options, record_files, tm
 def test_at_most_twenty_records_of_a_file_are_named(set_up_run, record_files):
     parts = set_up_run(input_file=record_files[:1])
     records = parts.records.training(parts.options.phases[0])
+    assert records.num_records is None, "there is no manifest"
     for number, is_cut in ((20, False), (21, True)):
         located = records.describe_locations(7, 0, number)
         assert (located.count(","), located.endswith(" ...")) == (19, is_cut)
@@ -258,7 +264,7 @@ def test_empty_files_are_left_out(set_up_run, record_files, tmp_path, capsys):
     empty = write_text(tmp_path / "empty.tfrecord", "")
     set_up_run(input_file=[*record_files, empty])
     assert_mentions(capsys.readouterr().out, empty)
-    assert_rejected((empty, "make-records"), set_up_run, input_file=[empty])
+    assert_rejected((empty, "make-records"), set_up_run, input_file=[empty, empty])
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import platform
 import subprocess
 import sys
@@ -97,6 +98,7 @@ LOCK_FILES = [
     ({}, 0.0, True),
     ({}, 500.0, True),
     ({}, 700.0, False),  # the owner stopped renewing it
+    ({"time": None}, 0.0, False),  # damaged
     ({"host": platform.node(), "process": os.getpid()}, 0.0, True),
     ({"host": platform.node(), "process": 2**22 + 1}, 0.0, False),  # larger than any Linux process id
     ({"host": platform.node(), "process": OTHER_USERS_PROCESS}, 500.0, True),
@@ -123,6 +125,13 @@ def test_without_flock_a_lock_file_is_valid_while_its_owner_may_run(changes, age
         with lock_folder(str(tmp_path), "output_dir"):
             assert json.loads(path.read_text())["process"] == os.getpid()
         assert not path.exists()
+
+
+def test_a_lock_file_that_another_process_replaces_is_not_held(tmp_path, monkeypatch):
+    owner = json.dumps({"host": "elsewhere", "process": 7, "time": time.time(), "token": "x"})
+    monkeypatch.setattr("fcntl.flock", mock.Mock(side_effect=OSError(95, "Operation not supported")))
+    monkeypatch.setattr(files, "write_text", lambda path, _: pathlib.Path(path).write_text(owner))
+    assert_rejected(("--output_dir", tmp_path, 7), hold, lock_folder, tmp_path, "output_dir")
 
 
 def test_a_lock_file_is_renewed(tmp_path, monkeypatch):

@@ -29,5 +29,9 @@ def test_a_stop_may_be_requested_while_a_line_is_printed(monkeypatch, capsys):
         assert signal.getsignal(signal.SIGINT) is before[1], "the next Ctrl-C ends the process"
     assert [signal.getsignal(number) for number in numbers] == before
     assert stop.exit_code == 128 + signal.SIGTERM
+    stop.signal = signal.SIGINT
+    assert stop.exit_code == 128 + signal.SIGINT
+    stop.signal = None
+    assert stop.exit_code == 128 + signal.SIGTERM, "another worker received a signal"
     assert file.getvalue() == b"step 1\n"
     assert capsys.readouterr().err == "received SIGTERM: saving after the current steps\n"

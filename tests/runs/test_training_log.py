@@ -2,8 +2,10 @@
 
 import itertools
 import math
+from unittest import mock
 
 import pytest
+import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.runs.training_log import EVAL, GENERAL, NOTICES, TRAIN, TrainingLog, format_line, read_log
@@ -25,6 +27,16 @@ def test_event_files_have_the_values_of_the_lines(kind, tmp_path):
     assert read_scalars(tmp_path / kind) == {"loss": {10: 5.25, 20: 4.0}, "learning_rate": {10: 0.5, 20: 0.25}}
     assert [line["loss"] for line in read_log(str(tmp_path), kind)] == [5.25, 4.0]
     assert not (tmp_path / NOTICES).exists()
+
+
+def test_a_log_works_without_tensorboard_and_reports_errors(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda _: None)
+        TrainingLog(str(tmp_path), 0).write(EVAL, 1, {"loss": 1.0})
+    assert [path.name for path in tmp_path.iterdir()] == ["eval.jsonl"]
+    fail = mock.Mock(side_effect=tf.errors.ResourceExhaustedError(None, None, "ENOSPC"))
+    monkeypatch.setattr("tensorflow.summary.create_file_writer", fail)
+    assert_rejected((tmp_path, "ENOSPC"), TrainingLog(str(tmp_path), 0).write, EVAL, 2, {"loss": 1.0})
 
 
 BAD_LINES = [

@@ -8,7 +8,8 @@ import tensorflow as tf
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.training.replica_step import accumulate_gradients, apply_gradients, split_micro_batches
-from official_bert.training.replicas import make_length_buckets
+from official_bert.training.replicas import make_length_buckets, report_compilation
+from tests.make import assert_mentions
 
 
 def test_a_batch_is_split_into_micro_batches_in_order():
@@ -28,6 +29,14 @@ def test_a_batch_of_unknown_length_can_be_split():
 def test_batch_lengths_double_up_to_the_longest():
     lengths = {length: make_length_buckets(length) for length in (16, 100, 128)}
     assert lengths == {16: (16,), 100: (32, 64, 100), 128: (32, 64, 128)}
+
+
+def test_compilation_is_reported_only_for_fixed_lengths(capsys):
+    for lengths, names in (((), ()), ((8, 16, 32), ("2 x 8", 3))):
+        report_compilation("step", {"input_ids": tf.zeros((2, 8))}, lengths)
+        output = capsys.readouterr().out
+        assert bool(output) == bool(names)
+        assert_mentions(output, *names)
 
 
 @pytest.mark.parametrize("count", [3, 2])

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import fast, one_machine, run_plan, worker
+from data_gen.pipelines import fast, one_machine, run_plan, shuffle, worker
 from official_bert.data import record_codec
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
@@ -164,6 +164,30 @@ def test_work_is_removed_after_an_error_in_the_text_although_another_worker_stil
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_intermediate_files_are_removed_early_and_buckets_are_small(corpus, tmp_path, monkeypatch):
+    run_tasks, present, buckets = samples.OneProcess.run_tasks, {}, []
+
+    def run_and_look(pool: samples.OneProcess, what: str, tasks: list[dict[str, object]], *rest):
+        if what == "encoding records":
+            buckets.extend(tasks)
+        names = [path.stem.partition("-")[0] for path in pathlib.Path(pool._folder).iterdir() if not path.suffix]
+        present[what] = {"part", "spooled"} & set(names)
+        return run_tasks(pool, what, tasks, *rest)
+
+    monkeypatch.setattr(samples.OneProcess, "run_tasks", run_and_look)
+    monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 10_000)
+    records = make_records(corpus, tmp_path)["instances"]
+    steps = ("tokenizing", "making instances", "encoding records", "writing records")
+    assert [present[step] for step in steps] == [set(), set(), {"spooled"}, set()]
+    assert 5_000 < records * 99 / len(buckets) < 15_000, "a stored instance has 99 bytes"
+
+
+def test_positions_of_the_longest_record_can_be_stored():
+    row = shuffle.Layout(1, 1, np.dtype("<u2"), 1).row
+    names = ("length", "first_length", "predictions", "positions")
+    assert {np.iinfo(row[name].base).max for name in names} == {2**16 - 1}
+
+
 def test_temporary_files_of_a_killed_run_are_removed(corpus, tmp_path):
     left = [tmp_path / "out-00001-of-00003.tfrecord.writing-0123456789ab", tmp_path / "mine.tfrecord.writing-0"]
     for path in left:
@@ -279,5 +303,9 @@ def test_more_shards_than_instances_can_be_written(corpus, tmp_path, capsys):
     assert sum(records) == summary["instances"]
     assert f"{records.count(0)} of 100 files are empty" in capsys.readouterr().err
     files = [str(tmp_path / f"{number}.tfrecord") for number in range(100)]
-    make_records(([text], corpus[1]), tmp_path / "out", algorithm="reference", num_shards=1, output_file=files)
+    flags = {"algorithm": "reference", "num_shards": 1}
+    summary = make_records(([text], corpus[1]), tmp_path / "out", **flags, output_file=files)
     assert "for 100 files; some are empty" in capsys.readouterr().err
+    files = [str(tmp_path / "full" / f"{number}.tfrecord") for number in range(summary["instances"])]
+    make_records(([text], corpus[1]), tmp_path / "full", **flags, output_file=files)
+    assert "empty" not in capsys.readouterr().err

@@ -1,18 +1,22 @@
 """A Dask cluster makes the same records as one machine, even if workers or the scheduler are lost."""
 
+import os
 import pathlib
 import random
+from unittest import mock
 
 import pytest
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import on_dask, run_plan
+from data_gen.pipelines.worker import TextError
+from official_bert.errors import UserError
 from official_bert.utils import dask_cluster
 from tests import dask_clusters
 from tests.conftest import WORDS, slow_after
 from tests.dask_clusters import OneProcess, ended, wait_until
 from tests.data_gen.samples import contents, make_options, make_records
-from tests.make import assert_mentions, assert_rejected, run_python, write_text, write_vocab
+from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_text, write_vocab
 
 ADDRESS = "tcp://127.0.0.1:8786"
 FLAGS = [
@@ -51,7 +55,9 @@ def test_tasks_that_run_twice_do_not_change_records(corpus, changes, tmp_path, m
     monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
     make_records(corpus, tmp_path / "one", **changes)
     monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 1e5)  # Several buckets per shard.
-    many = make_options(corpus, tmp_path / "many", num_workers=RecordOptions.num_workers, **changes)
+    monkeypatch.chdir(tmp_path)
+    relative = [os.path.relpath(path) for path in corpus[0]], os.path.relpath(corpus[1])
+    many = make_options(relative, pathlib.Path("many"), num_workers=RecordOptions.num_workers, **changes)
     on_dask.create_pretraining_data(many, ADDRESS)
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
 
@@ -105,6 +111,19 @@ def test_an_error_in_the_text_is_reported_in_one_line_and_leaves_no_files(folder
 def test_a_folder_that_a_worker_cannot_access_is_named(tmp_path):
     folder = str(tmp_path / "there")
     assert_rejected((folder, "--output_file"), on_dask._run_task, folder, "run", {"file": [0]})
+
+
+def test_a_worker_runs_one_task_at_a_time(tmp_path, monkeypatch):
+    run_task = mock.Mock(side_effect=lambda task: on_dask._one_task.locked())
+    monkeypatch.setattr(on_dask, "_get_worker", lambda *_: mock.Mock(run_task=run_task))
+    assert on_dask._run_task(str(tmp_path), "run", {"file": [0]})
+
+
+def test_errors_tell_once_how_to_continue_except_for_unusable_text(tmp_path):
+    hint = dask_cluster.RESUME_HINT
+    for error, count in ((UserError("Full."), 1), (UserError(f"Lost. {hint}"), 1), (TextError("Not UTF-8."), 0)):
+        pool = on_dask.DaskPool(mock.Mock(run_tasks=mock.Mock(side_effect=error)), str(tmp_path))
+        assert refusal(pool.run_tasks, "reading", [], "files").count(hint) == count
 
 
 @pytest.mark.parametrize("changes", [{"num_workers": 77}, {"algorithm": "reference"}])

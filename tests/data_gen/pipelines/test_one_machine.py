@@ -1,6 +1,7 @@
 """Making record files from text files with either algorithm, and the printed summary."""
 
 import csv
+import dataclasses
 import json
 import pathlib
 import random
@@ -65,7 +66,12 @@ def test_records_of_different_runs_are_not_mixed(flag, corpus, tmp_path, monkeyp
             create_records(first)
     described = {"random_seed": ("--random_seed", 1, 2), "vocab_file": ("--vocab_file",)}
     names = described.get(flag, ("--exclude_texts", "--word_boundaries"))
-    assert_rejected((tmp_path / "out" / "out.work", *names), create_records, second)
+    told = refusal(create_records, second)
+    assert_mentions(told, tmp_path / "out" / "out.work", *names)
+    assert told.count("--") == (1 if flag in described else 2)
+    if flag == "vocab_file":
+        both = dataclasses.replace(second, random_seed=7)
+        assert_rejected(("--random_seed", 12345, 7, "--vocab_file"), create_records, both)
     create_records(first)
     before = contents(tmp_path / "out")
     told = refusal(create_records, second)
@@ -75,15 +81,33 @@ def test_records_of_different_runs_are_not_mixed(flag, corpus, tmp_path, monkeyp
     assert contents(tmp_path / "out") == before
 
 
-def test_complete_run_is_not_repeated(corpus, tmp_path, capsys):
-    first = make_records(corpus, tmp_path)
+def test_complete_run_is_not_repeated(corpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = {"output_file": ["out.tfrecord"]}
+    first = make_records(corpus, tmp_path, **flags)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert make_records(corpus, tmp_path) == first
+    assert make_records(corpus, tmp_path, **flags) == first
     assert "already complete" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
     next(tmp_path.glob("*.tfrecord")).unlink()  # a missing shard is made again
-    make_records(corpus, tmp_path)
+    make_records(corpus, tmp_path, **flags)
     assert {path.name for path in times} == contents(tmp_path).keys()
+    manifest = tmp_path / "out.manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": ', '"format": 9'))
+    told = refusal(make_records, corpus, tmp_path, **flags)
+    assert_mentions(told, "out.manifest.json", "--output_file")
+    assert "--format" not in told
+
+
+def test_changed_input_files_are_named():
+    def describe(before: str, now: str) -> str:
+        return outputs._describe_changed_inputs(
+            *([{"file": each, "sha256": ""} for each in some] for some in (before, now))
+        )
+
+    assert_mentions(describe("abcdefg", "gh"), "a is missing", "e is missing")
+    assert describe("abcdefg", "gh").count(" is ") == 5
+    assert_mentions(describe("ab", "ba"), "--input_file", "order")
 
 
 def test_manifest_describes_what_was_made(corpus, tmp_path):
@@ -96,7 +120,7 @@ def test_manifest_describes_what_was_made(corpus, tmp_path):
 
 
 @BOTH
-def test_one_sentence_is_enough_and_a_repeated_file_is_read_repeatedly(algorithm, corpus, tmp_path):
+def test_one_sentence_is_enough_and_a_repeated_file_is_read_repeatedly(algorithm, corpus, tmp_path, capsys):
     path = write_text(tmp_path / "one.txt", "return the value of the object.\n\n")
     for count in (1, 3):
         flags = {"algorithm": algorithm, "num_shards": 1}
@@ -104,6 +128,7 @@ def test_one_sentence_is_enough_and_a_repeated_file_is_read_repeatedly(algorithm
         found = [summary[name] for name in ("text_documents", "instances", "random_next")]
         assert found == [count, 2 * count, 2 * count]
         assert summary["sequential"] == 2 * summary["text_tokens"]
+        assert "text: sentences (" in capsys.readouterr().out
 
 
 @BOTH
@@ -147,7 +172,7 @@ def test_a_vocabulary_of_the_other_casing_is_refused(corpus, tmp_path):
 
 
 @BOTH
-def test_records_contain_only_the_remaining_documents(algorithm, corpus, tmp_path):
+def test_records_contain_only_the_remaining_documents(algorithm, corpus, tmp_path, capsys):
     documents = list(formats.read_documents(corpus[0][0], "sentences"))
     others = [each for number, each in enumerate(documents) if number % 5]
     excluding = tmp_path / "dev.csv"
@@ -163,6 +188,7 @@ def test_records_contain_only_the_remaining_documents(algorithm, corpus, tmp_pat
     make("others", others)
     summary = make("all", documents, exclude_texts=[str(excluding)])
     assert contents(tmp_path / "all", "*.tfrecord") == contents(tmp_path / "others", "*.tfrecord")
+    assert "format of the text" not in capsys.readouterr().out
     assert summary["text_excluded"] == len(documents) - len(others)
     assert f"{summary['text_excluded']} more left out because of --exclude_texts" in describe(summary, 2)
     described = json.loads((tmp_path / "all" / "out.manifest.json").read_text())

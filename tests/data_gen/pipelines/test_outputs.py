@@ -1,5 +1,6 @@
 """The record files of a run, their manifests, and the refusal to overwrite an input."""
 
+import os
 import pathlib
 import unittest.mock
 
@@ -89,6 +90,7 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
     assert not [*tmp_path.glob("*/*.work")]
     described = manifest.find_shards(paths)
     assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord"]
+    assert outputs.describe_outputs(options).startswith(f"records: {', '.join(paths)}\n")
     findings = verification.verify(VerificationOptions(input_file=paths))
     assert (findings.problems, findings.files, findings.records) == ([], 3, first["instances"])
     assert create_records(options) == first
@@ -105,7 +107,13 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
 
 
 def test_a_different_number_of_shards_does_not_replace_files(short_options, tmp_path):
-    names = ("--output_file", write_text(tmp_path / "a-00000-of-00003.tfrecord", ""), "replace")
-    flags = {"output_file": [str(tmp_path / "a.tfrecord")], "algorithm": "fast"}
+    folder = tmp_path / "run[1]"  # The names contain special characters of patterns.
+    names = ("--output_file", write_text(folder / "a+[b]-00000-of-00003.tf[d]", ""), "replace")
+    flags = {"output_file": [write_text(folder / "a+[b].tf[d]", "")], "algorithm": "fast"}
     outputs.check_outputs(short_options(num_shards=2, **flags), [])
     assert_rejected(names, outputs.check_outputs, short_options(num_shards=3, **flags), [])
+    write_text(folder / "a+[b].work" / ("0" * 16) / outputs.OPTIONS, "{}")  # an unfinished run
+    outputs.check_outputs(short_options(num_shards=3, **flags), [])
+    os.mkfifo(tmp_path / "pipe")
+    options = short_options(algorithm="fast", output_file=[str(tmp_path / "pipe")])
+    assert_rejected((tmp_path / "pipe", "regular"), outputs.check_outputs, options, [])

@@ -58,11 +58,11 @@ def test_files_are_read_as_one_text_and_records_are_written_to_the_outputs_in_tu
     monkeypatch.setattr(writer, "_RECORDS_AT_ONCE", 7)
     second = pathlib.Path(short_texts[1])
     write_text(second, f"\ufeff\n{second.read_text()}")  # A line with a byte order mark does not end a document.
-    two = written(short_options())
+    three = written(short_options(output_file=[f"{tmp_path}/{name}.tfrecord" for name in "abc"]))
     whole = write_text(tmp_path / "whole.txt", "".join(pathlib.Path(path).read_text() for path in short_texts))
     (one,) = written(short_options(input_file=[whole], output_file=[f"{tmp_path}/one.tfrecord"]))
     assert len(one) > 30
-    assert (one[::2], one[1::2]) == (two[0], two[1])
+    assert [one[start::3] for start in range(3)] == three
 
 
 def test_change_of_the_text_during_the_run_is_detected(short_texts, short_options, monkeypatch):

@@ -64,6 +64,7 @@ def test_errors_of_a_task_are_raised_again(corpus, tmp_path):
         write_text(tmp_path / outputs.OPTIONS, json.dumps(dataclasses.asdict(options)))
         with pytest.raises(worker.TextError, match="none.txt"):
             workers.run_tasks("reading", [{"file": [0]}], "files")
+        assert worker.Worker(str(tmp_path)).describe({"block": [2, 3]}) == "block [2, 3]"
         with pytest.raises(RuntimeError, match="nothing"):
             workers.run_tasks("reading", [{"nothing": []}], "files")
 

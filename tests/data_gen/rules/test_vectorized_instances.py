@@ -49,6 +49,7 @@ def test_chunks_are_split_and_paired_like_the_reference(tmp_path):
         a, b = ids[1 : first - 1], ids[first : length - 1]
         (document, begin), (other, begin_of_b) = divmod(a[0] - 10, sentences), divmod(b[0] - 10, sentences)
         assert is_random == (document != other)
+        assert {(token - 10) // sentences for token in b} == {other}
         if begin < sentences - 1:
             decisions.append(is_random)
         if begin <= sentences - 4:
@@ -73,7 +74,9 @@ def test_chunks_are_split_and_paired_like_the_reference(tmp_path):
     assert abs(np.mean(lengths[1] < 7) - 0.6) < 5 * 0.49 / math.sqrt(len(lengths[1])) < 0.05
 
 
-@pytest.mark.parametrize(("limit", "probability"), [(1, 0.5), (30, 0.5), (30, 0.99)])  # of records of 16 positions
+@pytest.mark.parametrize(
+    ("limit", "probability"), [(1, 0.5), (30, 0.01), (30, 0.5), (30, 0.99)]
+)  # of records of 16 positions
 def test_the_number_of_predictions_respects_the_limit_and_the_text(limit, probability, tmp_path):
     vocabulary = MaskingVocabulary(list(range(100)), frozenset(), frozenset((2, 3)), 4)
     config = make_instance_config(max_predictions_per_seq=limit, masked_lm_prob=probability, vocabulary=vocabulary)
@@ -115,4 +118,8 @@ def test_random_numbers_are_the_same_in_every_release():
     random_numbers = Random(12345, 0, 1)
     assert list(map(hex, random_numbers.raw(2).tolist())) == ["0x9d8357d88b653557", "0x934968f139a90ee"]
     assert 0 <= random_numbers.uniform(1000).min() <= random_numbers.uniform(1000).max() < 1
+    random_numbers.raw = lambda *shape: np.full(shape, 2**64 - 1, np.uint64)
+    assert random_numbers.uniform(1) < 1
     assert set(Random("die").below(np.full(1000, 6)).tolist()) == set(range(6))
+    keys = Random("keys").keys(3, 1000)
+    np.testing.assert_array_equal(keys & 0xFFFF, np.tile(np.arange(1000), (3, 1)), "equal bits are sorted by column")
