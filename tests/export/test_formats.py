@@ -4,15 +4,17 @@ import dataclasses
 import json
 import pathlib
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import tokenizers
 
 from official_bert.commands import EXPORT
+from official_bert.errors import UserError
 from official_bert.export import formats, litert, verification
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, SAVED_MODEL, ExportOptions
-from official_bert.inference import exports
+from official_bert.inference import exports, reference_answers
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds import names
 from official_bert.kinds.classification.spec import ClassificationSpec
@@ -132,7 +134,10 @@ def test_a_model_that_loses_too_much_is_not_written(format_name: str, tmp_path: 
     folder = export(source, tmp_path / "out", **given, max_loss=1.0)
     if format_name == ONNX:
         expected = {"metric": "accuracy", "before": 1.0, "after": 0.0, "examples": 4}
-        assert exports.read_metadata(folder)["score"] == expected
+        metadata = exports.read_metadata(folder)
+        assert (metadata["score"], metadata["quantization"]) == (expected, DYNAMIC_INT8)
+        assert metadata["decoding"] == source.spec.decoding
+        assert reference_answers.read(folder).tolerance == 0.1
     told = f"dynamic_int8 {format_name} model: accuracy 1.0000 before, 0.0000 after, on 4 examples"
     assert told in capsys.readouterr().out.splitlines()
     monkeypatch.setattr(ClassificationSpec, "best_possible_score", 100.0)  # as of scores in percent
@@ -159,7 +164,7 @@ def test_converted_model_with_different_answers_is_not_written(monkeypatch: pyte
 def test_a_program_can_tokenize_and_decode_with_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     changes = {"casing": UNCASED._replace(strip_accents=False), "table": {"text_column": "title"}}
     source = samples.make_source(names.QUESTION_ANSWERING, version_2=True, **changes)
-    results = ((litert, "convert", b""), (litert, "load", None), (verification, "compare_scores", {}))
+    results = ((litert, "convert", b"x"), (litert, "load", None), (verification, "compare_scores", {}))
     for module, name, result in results:
         monkeypatch.setattr(module, name, lambda *_, result=result: result)
     litert.write(source, str(tmp_path), ExportOptions("", "", [LITERT], eval_file="a", quantization=DYNAMIC_INT8))
@@ -167,10 +172,19 @@ def test_a_program_can_tokenize_and_decode_with_the_files(monkeypatch: pytest.Mo
     assert (report["task_spec"], report["strip_accents"]) == (source.task_spec, False)
     assert report["table"] == changes["table"]
     assert "max_answer_length" in report["decoding"]
+    inputs = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), "int32 [1, S]")
+    expected = {"inputs": inputs, "bytes": 1, "quantization": DYNAMIC_INT8, "reads_windows": True}
+    assert report.items() >= {**expected, "null_score_diff_threshold": 0.0}.items()
     assert (tmp_path / exports.VOCAB_FILE).read_text() == VOCAB
     assert tokenizers.Tokenizer.from_file(str(tmp_path / exports.TOKENIZER_FILE)).token_to_id("[CLS]") == 2
     dataclasses.replace(source, vocab=VOCAB.replace("\ndog\n", "\ncat\n")).write_tokenizer(str(tmp_path / "equal"))
     assert [path.name for path in (tmp_path / "equal" / "assets").iterdir()] == ["vocab.txt"]
+    # Without quantization, answers must be equal, too.
+    monkeypatch.setattr(
+        verification, "record_answers", lambda *_: reference_answers.ReferenceAnswers({}, {}, (), [], 0.0)
+    )
+    monkeypatch.setattr(verification, "check_answers", mock.Mock(side_effect=UserError("different")))
+    assert_rejected("different", litert.write, source, str(tmp_path), ExportOptions("", "", [LITERT], eval_file="a"))
 
 
 @pytest.mark.slow

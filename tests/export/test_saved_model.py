@@ -194,6 +194,9 @@ def test_requests_are_written_as_tensorflow_serving_reads_them(tmp_path: pathlib
     path = tmp_path / "requests"
     warmup.write_requests(str(path), {"text": tf.TensorSpec([None], tf.string)})
     assert list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator()) == [PLAIN]
+    warmup.write_requests(str(path), {"endings": tf.TensorSpec([None, 4], tf.string)})
+    (request,) = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+    assert request.count(TEXT) == 4
 
 
 LENGTH = 20
@@ -248,6 +251,7 @@ def test_rounding_is_not_a_difference():
         assert len(list(REFERENCE.differences([{**ANSWERS[0], **change}], "it"))) == 1
     verification.check_answers(REFERENCE, ANSWERS, ANSWERS)
     assert "batch" not in refusal(verification.check_answers, REFERENCE, [other], ANSWERS)
+    assert_rejected(("batch", 1), verification.check_answers, REFERENCE, [], [{**other, "label": "no"}])
     assert_rejected((0.902, "batch"), verification.check_answers, REFERENCE, ANSWERS, [other])
     assert REFERENCE.largest_difference([other]) == pytest.approx(0.002 / 1.9)
     (line,) = REFERENCE.differences([{"label": "yes", "probability": 0.9}], "it")
