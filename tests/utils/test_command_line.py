@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import io
 import os
+import pathlib
 import re
 import resource
 import runpy
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging as absl_logging
@@ -23,7 +25,7 @@ from absl import logging as absl_logging
 from official_bert.errors import UserError
 from official_bert.utils import tensorflow_import
 from official_bert.utils.command_line import Command, Variant
-from official_bert.utils.flags import DATA, ValidatedOptions, option
+from official_bert.utils.flags import DATA, ValidatedOptions, convert_arguments, option
 from official_bert.utils.signals import default_signals, exit_codes, handle_interrupts, interrupt
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
@@ -466,6 +468,20 @@ def test_an_error_names_flag_value_and_limits(changes: dict, names: tuple[object
 
 def test_values_at_the_limits_are_accepted():
     assert _Example(share=1.0, count=1_000, class_="x").count == 1_000
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), [
+    ("share", np.float32(0.5), 0.5), ("share", 1, 1.0), ("count", np.int64(5), 5), ("count", None, None),
+    ("rates", None, []), ("rates", "1", ["1"]), ("rates", (pathlib.Path("1"),), ["1"]),
+])  # fmt: skip
+def test_arguments_of_functions_get_the_types_of_flags(name: str, value: object, expected: object):
+    converted = convert_arguments("train", _Example, {name: value})
+    assert (converted, type(converted[name])) == ({name: expected}, type(expected))
+
+
+@pytest.mark.parametrize(("name", "value"), [("share", True), ("share", None), ("count", 1.5), ("rates", b"1")])
+def test_arguments_of_wrong_types_are_rejected(name: str, value: object):
+    assert_rejected((f"--{name}", repr(value)), convert_arguments, "train", _Example, {name: value})
 
 
 # Like TensorFlow's runtime for several workers, C code replaces the handler of SIGTERM and waits with Python's lock.

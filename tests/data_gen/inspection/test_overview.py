@@ -10,7 +10,19 @@ import pytest
 from data_gen.inspection.overview import inspect
 from data_gen.options import InspectionOptions
 from tests.conftest import ROOT, WORDS
-from tests.data_gen.inspection.record_samples import CAT, CLS, DOG, MASK, SEP, THE, UNMASKED, good, keep_tokens, write
+from tests.data_gen.inspection.record_samples import (
+    CAT,
+    CLS,
+    DOG,
+    MASK,
+    SEP,
+    THE,
+    UNK,
+    UNMASKED,
+    good,
+    keep_tokens,
+    write,
+)
 from tests.make import assert_rejected, flip_bits, write_manifest, write_text, write_vocab
 
 
@@ -51,6 +63,7 @@ def test_statistics_cover_all_records(vocab_file, tmp_path, capsys):
         "predictions 4,000, 2.0 per record",
         "50.0 % of the tokens of text",
         "[MASK] 50.0 % of these",
+        "kept 0.0 % of these",
         "random 50.0 % of these",
         "7 2,000 100.0 % " + 40 * "#",
         "5 0.0 %",
@@ -74,11 +87,13 @@ def test_unmasked_records_are_printed(vocab_file, tmp_path, capsys):
 
 def test_records_without_predictions_are_printed(vocab_file, tmp_path, capsys):
     none = {f"masked_lm_{name}": [0.0] * 3 for name in ("positions", "ids", "weights")}
-    path, report = write(tmp_path / "x", [good(**none)]), tmp_path / "report.html"
+    record = good(**none, input_ids=[CLS, THE, UNK, SEP, DOG, DOG, SEP, 0, 0, 0])
+    path, report = write(tmp_path / "x", [record]), tmp_path / "report.html"
     inspect(InspectionOptions([path, path], vocab_file, report=str(report)))
     shown, page = capsys.readouterr().out, report.read_text(encoding="utf-8")
     assert "  0 predictions: 0 [MASK], 0 kept, 0 random\n" in shown
     assert "predictions       0, 0.0 per record" in shown
+    assert "unknown           25.00 % of the tokens of text" in shown
     assert "Most predicted" not in shown + page
     assert f"<title>Records of {path}, {path}</title>" in page
 

@@ -43,6 +43,7 @@ from tests.make import assert_mentions, write_text, write_vocab
     ("input_ids", 3, THE, ("position 3", THE, f"[SEP], {SEP}")),
     ("input_ids", 6, CLS, ("position 6", f"id {CLS}", f"[SEP], {SEP}")),
     ("input_ids", 5, SEP, ("position 5", "[SEP]")),
+    ("input_ids", 5, CLS, ("position 5", "[CLS]")),
     ("input_ids", 5, 0, ("position 5", "[PAD]")),
     ("next_sentence_labels", 0, 2, ("next_sentence_labels", 2, 0, 1)),
     ("segment_ids", slice(2, 4), [1, 1], ("segment 0", 2, 3)),
@@ -58,11 +59,18 @@ def test_violated_rule_is_reported_with_its_record(name, place, value, names, vo
     assert_mentions(told, f"{tmp_path}/1.tfrecord", "record 2", *names)
 
 
-def test_no_piece_continues_an_unknown_word(vocab_file, tmp_path):
+def test_no_piece_continues_an_unknown_word_or_one_with_a_longer_first_piece(vocab_file, tmp_path):
     bad = good(masked_lm_ids=[CAT, UNK, 0])
     bad["input_ids"][5] = WORDS.index("##s")
     (told,) = problems(input_file=[write(tmp_path / "x", [good(), bad])], vocab_file=vocab_file)
     assert_mentions(told, "record 1", "position 5", "WordPiece")
+    repeated = ["the" if word == "dog" else word for word in WORDS]  # so no token has the id of the first
+    for vocab, first, second in ((repeated, "the", "##s"), ([*WORDS, "si"], "s", "##ing")):
+        bad = good(masked_lm_ids=[WORDS.index(second), SAT, 0])
+        bad["input_ids"][1] = WORDS.index(first)
+        path = write_vocab(tmp_path / "other.txt", vocab)
+        (told,) = problems(input_file=[write(tmp_path / "x", [bad])], vocab_file=path)
+        assert_mentions(told, "record 0", "position 2", "WordPiece")
 
 
 def test_all_results_of_masking_are_accepted(vocab_file, tmp_path):

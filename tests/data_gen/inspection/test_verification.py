@@ -118,6 +118,9 @@ def test_manifests_are_found_however_the_files_are_spelled(name, vocab_file, tmp
     assert list(manifest.find_shards(spelled)) == spelled
     for path in spelled:
         assert any("sha256 as in" in told for told in verify(VerificationOptions(input_file=[path])).checked)
+    left_over = write(tmp_path / name / "out.tfrecord", [good()])
+    (told,) = problems(manifest=f"{tmp_path}/{name}/out.manifest.json")
+    assert_mentions(told, left_over)
 
 
 def test_each_bad_file_is_reported(shards, described):
@@ -272,3 +275,6 @@ def test_records_with_a_different_casing_are_reported(shards, tmp_path, monkeypa
     lower["input_ids"][5] = UNK  # no word with a capital letter
     found = verify(VerificationOptions(input_file=[write(tmp_path / "x", [lower])], vocab_file=capital))
     assert "do_lower_case" in "".join(found.notes)
+    lower["next_sentence_labels"] = [2]  # no record can be read
+    found = verify(VerificationOptions(input_file=[write(tmp_path / "x", [lower])], vocab_file=capital))
+    assert "do_lower_case" not in "".join(found.notes)

@@ -18,6 +18,7 @@ TEXT = "A film to see twice, and “again”."
 @pytest.mark.parametrize(("document", "is_in"), [
     ([TEXT], True),
     (["Before.", "A film to\tsee", "twice,  and “again”.", "After."], True),
+    ([TEXT.replace("film", "fi\ud83dlm")], True),
     (["One wordAfilmtoseetwice,and“again”.and more"], True),
     ([TEXT.lower()], False),
     (["A film to see twice, and “again”"], False),

@@ -105,14 +105,17 @@ def test_a_table_is_not_read_as_sentences(tmp_path):
         path = write_text(tmp_path / name, content)
         assert_rejected((path, "JSON", "--input_format=sentences"), detect_format, path)
     assert detect_format(write_text(tmp_path / "b.csv", '{ "text": "It is."}')) == "jsonl"
-    assert detect_format(write_text(tmp_path / "b", "{It} is.")) == "sentences"
+    for text in ("{It} is.", "<document> It is."):
+        assert detect_format(write_text(tmp_path / "b", text)) == "sentences"
 
 
-def test_documents_without_text_are_left_out(written):
+def test_documents_without_text_are_left_out(written, tmp_path):
     doc = '<doc id="1" url="" title="{0}">\n{0}\n\n{1}\n</doc>\n'
     path = written(doc.format("Title", "") + doc.format("B", "B") + doc.format("", ""))
     assert list(read_documents(path)) == [["B"]]  # a second line equal to the title is text
     assert list(read_documents(written('{"text": ""}\n\n{"text": " \\n "}\n{"text": "a"}'))) == [["a"]]
+    null = stored_texts.parquet(tmp_path, ["a", None])
+    assert_rejected((null, "'text'", "null"), list, read_documents(null))
 
 
 def test_another_field_of_json_objects_can_hold_the_text(written):
@@ -206,7 +209,7 @@ def test_text_is_paragraphs_if_more_than_half_of_it_is_on_lines_of_several_sente
     assert detect_format(written(f"One is. Two is.\n{other_line}\n")) == format
 
 
-@pytest.mark.parametrize("language", ["German", "", "EN"])
+@pytest.mark.parametrize("language", ["German", "", "EN", "english"])
 def test_an_unknown_language_is_an_error(language):
     for call in (lambda: list(read_documents("x", language=language)), lambda: detect_format("x", language)):
         assert_rejected(("--language", f"'{language}'"), call)

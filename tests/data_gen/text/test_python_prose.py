@@ -80,11 +80,13 @@ def test_same_file_for_both_parts_is_rejected(tmp_path):
     assert_rejected(("--output_file", "--heldout_file", options.heldout_file), python_prose.write, options)
 
 
-def test_other_files_are_not_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(python_prose, "gather", lambda: ([["One.", "Two."]], [["Three.", "Four."]]))
+def test_other_files_are_not_replaced(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(python_prose, "gather", lambda: ([["One.", "Two."], ["A.", "B."]], [["Three.", "Four."]]))
     options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file=str(tmp_path / "mine.txt"))
     python_prose.write(options)
     python_prose.write(options)
+    assert "text.txt: 2 documents, 4 sentences, 0.00 MB" in capsys.readouterr().out
+    assert (tmp_path / "text.txt").read_text() == "One.\nTwo.\n\nA.\nB.\n"
     (tmp_path / "text.txt").unlink()
     mine = write_text(tmp_path / "mine.txt", "my text\n")
     assert_rejected(("--heldout_file", mine), python_prose.write, options)

@@ -84,10 +84,10 @@ def test_the_command_writes_the_same_bytes_in_every_process(test_data, tmp_path)
 
 def test_the_report_has_the_share_of_the_sentences_that_were_counted():
     counts = WordCounts(UNCASED, 10)
-    counts.add(["The cat"])
+    counts.add(["The cat the"])
     counts.halvings = 3
     described = learning._describe_counts(counts)
-    assert described == "one sentence in 8 of 1 document, 2 words, 2 different"
+    assert described == "one sentence in 8 of 1 document, 3 words, 2 different"
 
 
 def test_the_table_has_the_shares_of_whole_and_unknown_words():
@@ -128,7 +128,7 @@ def test_inputs_are_never_overwritten(tmp_path):
         assert_rejected(("--vocab_file", changes["vocab_file"], "input"), learn, tmp_path, **changes)
 
 
-def test_only_an_equal_vocabulary_is_replaced(tmp_path):
+def test_only_an_equal_vocabulary_is_replaced(tmp_path, capsys):
     text, other = write_text(tmp_path / "text.txt", TEXT), write_text(tmp_path / "mine.txt", "my notes\n")
     flags = [(str(tmp_path / "vocab.txt"), 60), (str(tmp_path / "vocab.txt"), 50), (other, 60)]
     first, *changed = (VocabularyOptions([text], vocab_file=path, vocab_size=size) for path, size in flags)
@@ -139,6 +139,16 @@ def test_only_an_equal_vocabulary_is_replaced(tmp_path):
     assert [len(exact.load_vocab(first.vocab_file + end)) for end in ("", ".new", ".new2")] == [60, 55, 50]
     assert not [*tmp_path.glob("*.new3"), *tmp_path.glob("mine.txt.*")]
     assert pathlib.Path(other).read_text() == "my notes\n"
+    large, bad = str(tmp_path / "large.txt"), write_vocab(tmp_path / "bad.txt", ["a"])
+    assert_rejected((bad, "[UNK]"), learning.learn_and_report, VocabularyOptions([text], large, compare_with=bad))
+    assert "--vocab_size" not in capsys.readouterr().out
+    heldout = write_text(tmp_path / "heldout.txt", "Cats sat\n")
+    cased = {"vocab_size": 5000, "do_lower_case": False, "character_coverage": 0.9, "heldout_file": [heldout]}
+    learning.learn_and_report(VocabularyOptions([text], large, **cased))
+    shown = capsys.readouterr().out
+    for part in ("--vocab_size is 5,000", "piece: 18 of 25", f"({heldout}; as written): 1 document, 2 words"):
+        assert part in shown
+    assert_rejected("/proc/none", learning.learn_and_report, VocabularyOptions(["missing"], "/proc/none/vocab.txt"))
 
 
 def test_words_with_rare_letters_are_unknown(tmp_path):
