@@ -111,7 +111,8 @@ def test_an_error_names_the_kind_of_the_file(command: str, kind: str, names: lis
 
 @pytest.mark.parametrize(("start", "kind"), [
     (b"PAR1", "a Parquet file"), (b"\xff\xff\xff\xff", "an Arrow file"), (b"%PDF-1.7", "a PDF document"),
-    (b"\x1f\x8b\x08", "a compressed file"), (b"\x50\0\0\0\0\0\0\0{\"bert", "a safetensors file"),
+    (b"\x1f\x8b\x08", "a compressed file"), (b"\n\0\0\0\0\0\0\0{\"bert", "a safetensors file"),
+    (b"ARROW1\0\0", "an Arrow file"), (b"\x89HDF\r\n", "an HDF5 file"), (b"BZh91AY&SY", "a compressed file"),
     (b"\x50\0\0\0\0\0\0\0{]bert", "a TFRecord file"), (b"the cat sat on the mat", None), (b"", None),
 ])  # fmt: skip
 def test_a_kind_is_recognized_by_the_first_bytes(start: bytes, kind: str | None):

@@ -53,7 +53,8 @@ class TensorFlowFiles:
             self._gfile.copy(local, temporary)
             self._gfile.rename(temporary, path, overwrite=True)
         except BaseException:
-            self.remove(temporary)
+            with contextlib.suppress(Exception):  # it may not exist
+                self.remove(temporary)
             raise
 
     def local_copy(self, path: str) -> str:
@@ -89,6 +90,7 @@ class FsspecFiles:
         read = functools.partial(_convert_errors, "read")
         self.exists, self.is_folder = read(store.exists), read(store.isdir)
         self.open, self.remove = read(store.open), _convert_errors("remove", store.rm_file)
+        self._has_own_mv = type(store).mv is not fsspec.AbstractFileSystem.mv
         protocols = store.protocol
         self._is_object_store = bool(_OBJECT_STORES & {*([protocols] if isinstance(protocols, str) else protocols)})
 
@@ -104,15 +106,22 @@ class FsspecFiles:
             if self._is_object_store:
                 self._store.put_file(local, path)
                 return
-            folder = posixpath.dirname(path)
-            temporary = posixpath.join(folder, temporary_name(""))  # mv interprets [ and * as patterns
-            self._store.makedirs(folder, exist_ok=True)
+            temporary = temporary_name(path)
+            self._store.makedirs(posixpath.dirname(path), exist_ok=True)
             try:
                 self._store.put_file(local, temporary)
-                self._store.mv(temporary, path)
+                self._move(temporary, path)
             except BaseException:
-                self.remove(temporary)
+                with contextlib.suppress(Exception):  # it may not exist
+                    self.remove(temporary)
                 raise
+
+    def _move(self, source: str, target: str) -> None:
+        if self._has_own_mv:
+            self._store.mv(source, target)
+        else:  # fsspec's mv copies, too, but interprets [ and * as patterns
+            self._store.cp_file(source, target)
+            self._store.rm_file(source)
 
     def local_copy(self, path: str) -> str:
         with _explain_errors("read", path):
@@ -144,6 +153,9 @@ class FsspecFiles:
                 return
             for name in self._store.find(path):  # rm interprets the path as a pattern
                 self._store.rm_file(name)
+            if not self._is_object_store:
+                for folder in sorted(self._store.find(path, withdirs=True), reverse=True):
+                    self._store.rmdir(folder)
 
     def modified(self, path: str) -> int:
         with _explain_errors("read", path):

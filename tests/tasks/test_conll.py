@@ -5,8 +5,8 @@ import pytest
 from official_bert.kinds.tagging.spec import Sentence
 from official_bert.tasks import conll
 from official_bert.utils import tables
-from official_bert.utils.bad_rows import SKIP, BadRows
-from tests.make import assert_mentions, assert_rejected, write_text
+from official_bert.utils.bad_rows import SKIP, BadRows, NoBadRows
+from tests.make import assert_mentions, assert_rejected, refusal, write_text
 from tests.tasks.bad_rows import KeptRows, read_kept
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -124,6 +124,9 @@ def test_a_table_with_a_word_in_each_row_gives_sentences(tmp_path):
     assert read(path, tag_column="none")[0][1] == Sentence(("Iran", "ran"), None, 5)
     assert_mentions(*read(path, known_tags=["O"])[1], path, "line 5", "B-geo")
     assert conll.read_rows(tables.read_rows(path, BadRows()), path, BadRows(), "Word", "Tag") == right
+    for bad_rows, has_flags in ((BadRows(), True), (NoBadRows(), False)):
+        message = refusal(conll.read_rows, [(1, {"word": "a"})], path, bad_rows, "Word", None)
+        assert ("--text_column" in message) == has_flags
     write_text(tmp_path / "train.csv", text.replace("of,IN,O", "of,IN,"))
     assert_mentions(*read(path)[1], path, "line 2", 3, 0)
 

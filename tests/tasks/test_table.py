@@ -1,13 +1,16 @@
+import bz2
 import dataclasses
 import datetime
 import gzip
 import json
+import lzma
 import re
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 import tensorflow_datasets as tfds
+import zstandard
 
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.options import TableOptions
@@ -36,7 +39,12 @@ def read(path, split="train", bad_rows=None, **options) -> list[TextExample]:
     # A byte order mark, quotes, line ends in cells, and an empty line.
     ("a.csv", '\ufefftext,label\r\n"a, ""b""\r\nc",x\r\n\r\nd,y\r\n', {}, "x y",
      [('a, "b"\r\nc', None, 0), ("d", None, 1)]),
-    ("a.csv.gz", gzip.compress(AB.encode(), mtime=0), {}, "x y", [("a", None, 0), ("b", None, 1)]),
+    *[(name, content, {}, "x y", [("a", None, 0), ("b", None, 1)]) for name, content in (
+        ("a.csv.gz", gzip.compress(AB.encode(), mtime=0)), ("A.CSV.BZ2", bz2.compress(AB.encode())),
+        ("a.csv.xz", lzma.compress(AB.encode())), ("a.csv.zst", zstandard.compress(AB.encode())),
+    )],
+    # Rows that would mean something else on the first line.
+    ("a.csv", "text,label\nsep=,x\ntext,label\n", {}, "label x", [("sep=", None, 1), ("text", None, 0)]),
     ("a.tsv", 'first\ttext\tclass\n"a\tb"\tx\nc\td\ty\n',
      {"text_column": "first", "text_pair_column": "text", "label_column": "class"}, "x y",
      [('"a', 'b"', 0), ("c", "d", 1)]),
@@ -70,8 +78,11 @@ def test_rows_of_parquet_and_csv_have_their_numbers_as_ids(tmp_path):
     columns = {"text": ["a", "b"], "label": [1, 0], "image": [b"\xff", None], "day": [datetime.date(2018, 10, 11)] * 2}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "train.parquet")
     assert read(tmp_path / "train.parquet") == [TextExample("1", "a", None, 1), TextExample("2", "b", None, 0)]
+    assert_rejected(("row 1", "image"), read, tmp_path / "train.parquet", text_column="image")
+    assert "line 1" not in refusal(read, tmp_path / "train.parquet", text_column="words")
     path = write_text(tmp_path / "train.csv", 'text,label\n"a\nb",x\n\nd,y\n')
     assert [each.id for each in read(path)] == ["2", "5"]
+    assert "line 1" not in refusal(read, path, columns=["words", "label"])
 
 
 def test_the_column_id_is_only_used_outside_of_the_training_data(tmp_path):
@@ -107,18 +118,18 @@ _RECORDS = "orient='records', lines=True"
 @pytest.mark.parametrize(("name", "content", "options", "names"), [
     ("a.csv", "text,label\na,x\n", {}, ["'x'", 2]),
     ("a.csv", "text,class\na,x\n", {}, ["line 1", "'label'", "'text', 'class'", "--text_column"]),
-    ("a.csv", "text, label\na,x\n", {}, ["line 1", "'label'", "'text', ' label'", "blanks"]),
+    ("a.csv", "text, Label\na,x\n", {}, ["line 1", "'label'", "'text', ' Label'", "blanks", "--text_column"]),
     ("a.csv", "sep=,\ntext,label\na,x\n", {}, ["line 1", "'sep=,'"]),
     ("a.tsv", "sep=\t\ntext\tlabel\na\tx\n", {}, ["line 1", r"'sep=\t'"]),
     ("a.csv", ",,text,label\n0,0,a,x\n", {}, ["'x'", 2]),  # columns without a name are ignored
     ("a.csv", "text,x,y\na,0,1\n", MULTI | {"label_column": "x,y"}, ["'x,y'", "0 and 1", "'a;b'", "--label_separator"]),
-    ("a.json", json.dumps({"data": [{"text": "a", "label": "x"}]}, indent=1), {}, ["array"]),
+    ("a.json", "\n" + json.dumps({"data": [{"text": "a", "label": "x"}]}, indent=1), {}, ["array"]),
     ("a.csv", "text,label\na,\n", {}, ["'label'", "--label_column", "line 2", "no label"]),
     ("a.csv", "text,label\n", {}, ["rows", "header"]),
     ("a.csv", "text;label\na;x\nb;y\n", {}, ["line 1", "'text;label'", "semicolons"]),
     ("a.csv", "text\tlabel\na\tx\nb\ty\n", {}, ["line 1", r"'text\tlabel'", "tabs"]),
     ("a.csv", "text,label\na,NaN\nb,x\nc,y\n", {}, ["line 2", "'NaN'"]),
-    ("a.csv", "words,label\na,x\nb,y\n", {}, ["line 1", "'text'", "'words', 'label'"]),
+    ("a.csv", "a;b,label\na,x\nb,y\n", {}, ["line 1", "'text'", "'a;b', 'label'"]),
     ("a.csv", "text,text,label\na,b,x\n", {}, ["line 1", "'text'", "once"]), ("a.csv", "", {}, ["empty", "header"]),
     ("a.csv", AB, {"data_dir": "folder"}, ["--data_dir", "folder"]),
     *[("a.csv", AB, {name[2:]: "text,label"}, ["'label'", name]) for name in ("--text_column", "--text_pair_column")],
@@ -139,7 +150,7 @@ _RECORDS = "orient='records', lines=True"
     ("a.xlsx", b"PK\x03\x04\x14\0\x06\0" + bytes(20), {}, [".xlsx", "CSV"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": NaN}\n', {}, ["line 3", "NaN", "null"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": "x", "text": "d"}\n', {}, ["line 3", "'text'", "twice"]),
-    ("a.json", '[{"text": "c", "label": "x", "text": "d"}]', {}, ["'text'", "twice"]),
+    ("a.json", '[{"text": "c", "label": "x", "label": "d"}]', {}, ["'label'", "twice"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": null}\n', {}, ["line 3", "no label"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": ["x"]}\n', {}, ["line 3", "label", '["x"]']),
     ("a.jsonl", GOOD + "[" * 100_000, {}, ["line 3", "nested"]),
@@ -147,7 +158,7 @@ _RECORDS = "orient='records', lines=True"
     ("a.jsonl", GOOD + "[1]\n", {}, ["line 3", "object", [1]]), ("a.jsonl", GOOD + '{"te\n', {}, ["line 3", '{"te']),
     ("a.jsonl", '{"text": 7, "label": "x"}\n{"text": "b", "label": "y"}\n', {}, ["line 1", "text", 7]),
     ("a.json", '[{"text": "a", "label": NaN}]', {}, ["NaN"]), ("a.jsonl", '[{"text": "a", "label": NaN}]', {}, ["NaN"]),
-    *(("a.json", json.dumps(each), {}, ["line 1", _RECORDS]) for each in (_TABLE, _SPLIT, _SCHEMA)),
+    *(("a.json", json.dumps(each) + "\n", {}, ["line 1", _RECORDS]) for each in (_TABLE, _SPLIT, _SCHEMA)),
     ("a.json", '[["a", "x"]]', {}, ["line 1", "object", _RECORDS]),
 ])  # fmt: skip
 def test_an_invalid_file_is_named(name, content, options, names, tmp_path):
@@ -168,6 +179,7 @@ def test_separators_that_are_not_needed_are_accepted(labels, tmp_path):
     ("dev.csv", 'text,label\na,x\n"b\n\nb",y\n,x\nc,y\n', 6, ("empty", "text")),
     ("dev.csv", "text,label\na,x\na,z\n", 3, ("'z'", 2, "x, y")),
     ("dev.csv", f"text,label\na,x\nc,{'z' * 100_000}\n", 3, ("unknown",)),
+    ("dev.jsonl", '{"te\n' + GOOD, 1, ('{"te',)), ("dev.jsonl", '{"text": {}, "label": {}}\n' + GOOD, 1, ("text",)),
     ("dev.jsonl", GOOD + '{"text": "a"}\n', 3, ("'label'",)), ("dev.txt", "a\n\nb\n", 2, ("empty", "text")),
 ])  # fmt: skip
 def test_a_bad_row_is_named_by_its_first_line_or_skipped(name, content, line, names, tmp_path):
@@ -183,9 +195,11 @@ def test_the_first_five_skipped_rows_of_a_file_are_printed(capsys):
     bad_rows = BadRows("skip")
     for name, line in [*(("a.csv", line) for line in range(2, 9)), ("b.csv", 2)]:
         bad_rows.add(name, line, "empty")
+    BadRows("skip", silent=True).add("a.csv", 2, "empty")
     shown = [*(f"skipped a.csv, line {line}: empty" for line in range(2, 7)), "skipped b.csv, line 2: empty"]
     assert capsys.readouterr().err.splitlines() == shown
     assert bad_rows.first_reason("a.csv") == " (7 bad rows; the first: a.csv, line 2: empty)"
+    assert_mentions(" ".join(bad_rows.summary()), 7, "a.csv", 1, "b.csv")
 
 
 def test_rows_to_predict_need_no_label_and_may_have_an_id(tmp_path):
@@ -194,7 +208,8 @@ def test_rows_to_predict_need_no_label_and_may_have_an_id(tmp_path):
         ("a.csv", "body\na\n", [TextExample("2", "a")]),
         ("b.csv", "id,body\nq7,a\nq9,b\n", [TextExample("q7", "a"), TextExample("q9", "b")]),
         ("d.csv", "id,body\n,b\n", [TextExample("", "b")]),
-        ("c.txt", 'one, two\n"three\n', [TextExample("1", "one, two"), TextExample("2", '"three')]),
+        ("g.jsonl", '{"body": "a", "more": {}}\n', [TextExample("1", "a")]),
+        ("c.txt", 'one, two \r\n"three\n', [TextExample("1", "one, two "), TextExample("2", '"three')]),
         ("e.csv", "body,label\na,y\nb,x\n", [TextExample("2", "a", None, 1), TextExample("3", "b", None, 0)]),
         ("f.csv", "body,label\na,y\nb,\n", [TextExample("2", "a"), TextExample("3", "b")]),  # not all have labels
     ):
@@ -232,6 +247,7 @@ def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):
     read(write_text(tmp_path / "a.csv", 'text,label\na,x\nb,y\n"c,x\nd,y\n'), bad_rows=bad_rows)
     first, second = bad_rows.problems
     assert_mentions(first, "a.csv", "line 2", "quote")
+    assert first.count("line") == 1
     assert_mentions(second, "a.csv", "line 4", "line 5")
 
 
@@ -281,13 +297,13 @@ def test_the_model_stores_column_names_and_label_names(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "content"), [
-    ("a.csv", "text\n%s\n%s\n"), ("a.tsv", "text\n%s\n%s\n"), ("a.txt", "%s\n%s\n"),
-    ("a.jsonl", '{"text": "%s"}\n{"text": "%s"}\n'),
+    ("a.csv", "id,text\n,%s\n,%s\n"), ("a.tsv", "id\ttext\n\t%s\n\t%s\n"), ("a.txt", "%s\n%s\n"),
+    ("a.jsonl", '{"id": 1, "text": "%s"}\n{"text": "%s"}\n'),
 ])  # fmt: skip
 def test_an_extremely_long_text_is_a_bad_row(name: str, content: str, tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
     path, bad_rows = write_text(tmp_path / name, content % ("a" * 51, "b" * 50)), KeptRows()
-    assert [row for _, row in tables.read_rows(path, bad_rows)] == [{"text": "b" * 50}]
+    assert [row["text"] for _, row in tables.read_rows(path, bad_rows)] == ["b" * 50]
     assert_mentions(*bad_rows.problems, path, "text", 51, 50)
 
 
@@ -332,6 +348,8 @@ def test_a_header_that_repeats_columns_is_not_a_row(header, tmp_path, capsys):
     examples = read(path, columns=["text", "label"])
     assert examples == [TextExample("2", "a", None, 0), TextExample("3", "b", None, 1)]
     assert f"note: {path}, line 1 has the column names" in capsys.readouterr().out
+    assert len(list(tables.read_rows(path, BadRows(silent=True), ["text", "label"]))) == 2
+    assert not capsys.readouterr().out
 
 
 def test_suspicious_classes_are_listed(tmp_path):
@@ -355,10 +373,11 @@ def test_suspicious_classes_are_listed(tmp_path):
 @pytest.mark.parametrize("indent", [None, 2])
 def test_arrays_of_objects_are_read(name, indent, tmp_path):
     rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}, {"text": "", "label": "x"}, 3]
-    path, bad_rows = write_text(tmp_path / name, json.dumps(rows, indent=indent)), KeptRows()
+    path, bad_rows = write_text(tmp_path / name, "\n " + json.dumps(rows, indent=indent)), KeptRows()
     assert read(path, bad_rows=bad_rows) == [TextExample("1", "a", None, 0), TextExample("2", "b", None, 1)]
     first, second = bad_rows.problems
     assert_mentions(first, path, "row 3", "empty", "text")
+    assert f"{path}, row 3" in refusal(read, path)
     assert_mentions(second, path, "row 4", "object", "int")
 
 

@@ -1,13 +1,16 @@
 import contextlib
+import hashlib
 import os
 import pathlib
+from unittest import mock
 
 import pytest
+import tensorflow as tf
 
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.utils import files, streams
-from tests.make import assert_mentions, assert_rejected, write_text
+from tests.make import assert_mentions, assert_rejected, refusal, write_text
 
 
 def test_an_input_file_is_recognized_under_any_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -28,11 +31,14 @@ def test_an_input_file_is_recognized_under_any_name(tmp_path: pathlib.Path, monk
     remote = ("gs://bucket/a/../b", "gs://bucket//b")
     for paths in (("dangling", "new"), ("linked-folder/new", "folder/new"), remote):
         assert_rejected(paths, refuse, *paths)
-    refuse("gs://bucket/b", "gs://other/b")
+    refuse("gs://bucket/b", "gs://other/b", "s3://bucket/b")
 
 
 def test_sha256_hashes_the_content_of_a_file(tmp_path: pathlib.Path):
     assert files.sha256(write_text(tmp_path / "a", "abc")).startswith("ba7816bf8f01cfea414140de5dae2223")
+    large, sizes = bytes(3 << 19), []
+    assert files.sha256(write_text(tmp_path / "b", large), sizes.append) == hashlib.sha256(large).hexdigest()
+    assert sum(sizes) == len(large)
     assert_rejected(tmp_path / "none", files.sha256, str(tmp_path / "none"))
 
 
@@ -60,7 +66,7 @@ def test_invalid_json_is_an_error(content: str, names: list[object], tmp_path: p
 def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "config.json", b"\xef\xbb\xbf{}")
     assert files.read_text(path) == "{}"
-    assert files.read_json_object(path) == {}
+    assert files.read_json_object(path, files.size(path)) == {}
     # Within a text, it is a character.
     for at_start, expected in ((True, "a"), (False, "\ufeffa")):
         lines = streams.decode_lines(path, [b"\xef\xbb\xbfa", b"\xef\xbb\xbfb"], at_start=at_start)
@@ -78,14 +84,14 @@ def test_a_pipe_in_a_model_folder_is_rejected_without_blocking(name: str, tmp_pa
 
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(is_folder: bool, tmp_path, capfd):
-    path = tmp_path / "model.bin"
-    left = [tmp_path / f"model.bin.writing-{end}" for end in ("0123456789ab", os.getpid())]  # process ids are reused
-    for each in left:
-        each.mkdir()
-        (each / "stale").touch()
-    kept = {"model.bin.writing-by-hand", "other.bin.writing-0123456789ab"}
+    folder = tmp_path / "run [1]"
+    path = folder / ".model.bin"
+    left = [folder / f".model.bin.writing-{end}" for end in ("0123456789ab", os.getpid())]  # process ids are reused
+    write_text(left[0] / "stale", "")
+    left[1].touch()
+    kept = {".model.bin.writing-by-hand", ".model-bin.writing-0123456789ab", ".model.bin.writing-0"}
     for name in kept:
-        (tmp_path / name).touch()
+        (folder / name).symlink_to("none") if name.endswith("-0") else (folder / name).touch()
     writer = files.write_folder_atomically if is_folder else files.write_atomically
     with contextlib.suppress(UserError), writer(str(path)) as first:
         with writer(str(path)) as beside:
@@ -93,18 +99,19 @@ def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(is
             (pathlib.Path(beside) / "new" if is_folder else pathlib.Path(beside)).touch()
         assert not is_folder or os.listdir(path) == ["new"]
         raise UserError("the first gives up")
-    assert {each.name for each in tmp_path.iterdir()} == {"model.bin", *kept}
+    assert {each.name for each in folder.iterdir()} == {".model.bin", *kept}
     for line, each in zip(sorted(capfd.readouterr().err.splitlines()), sorted(left), strict=True):
         assert_mentions(line, each)
 
 
-def test_an_output_folder_replaces_no_file_and_only_an_empty_folder(tmp_path: pathlib.Path):
+def test_an_output_folder_replaces_no_file_and_only_an_empty_folder(tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    for path in (write_text(tmp_path / "file", ""), os.path.dirname(write_text(tmp_path / "full" / "old", ""))):
+    for path in (write_text(tmp_path / "file", ""), os.path.dirname(write_text(tmp_path / "full" / ".writing", ""))):
         assert_rejected(path, files.write_folder_atomically(path).__enter__)
-    with files.write_folder_atomically(str(tmp_path / "empty")) as beside:
+    with files.write_folder_atomically("empty/") as beside:
         write_text(pathlib.Path(beside) / "new", "")
-    expected = {"file", "full", "full/old", "empty", "empty/new"}
+    expected = {"file", "full", "full/.writing", "empty", "empty/new"}
     assert {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")} == expected
 
 
@@ -125,23 +132,30 @@ def test_removing_a_missing_file_is_not_an_error(tmp_path: pathlib.Path, monkeyp
 
 def test_parts_of_two_versions_of_a_file_are_never_mixed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "index.json"
-    replaced: list[bool] = []
+    replaced: list[tuple[str, bool]] = []
     path.write_text("of old parts")
-    monkeypatch.setattr(os, "replace", lambda source, target: replaced.append(path.exists()))
+    monkeypatch.setattr(
+        os, "replace", lambda source, target: replaced.append((os.path.basename(target), path.exists()))
+    )
+    files.write_text(str(path), "without parts")
     with files.write_atomically(str(path)) as beside:
-        for name in ("index.json", "part-0", "part-1"):
+        for name in ("index.json", "part-0"):
             pathlib.Path(beside).with_name(name).write_text("new")
-    assert replaced == [False] * 3
+    assert replaced == [("index.json", True), ("part-0", False), ("index.json", False)]
 
 
 def test_failed_writes_of_libraries_are_explained():
-    for message in (
-        "Can't write data (file write failed: errno = 27, error message = 'File too large', buf = 0x7f)",
-        "Error while serializing: I/O error: File too large (os error 27)",
-        'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })',
+    for error in (
+        RuntimeError("Can't write data (file write failed: errno = 27, error message = 'File too large', buf = 0x7f)"),
+        RuntimeError("Error while serializing: I/O error: File too large (os error 27)"),
+        RuntimeError(
+            'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })'
+        ),
+        tf.errors.ResourceExhaustedError(None, None, "File too large"),
+        OSError("File too large"),
     ):
         with pytest.raises(UserError, match=f"model.*{os.strerror(27)}"), files.explain_write_errors("model"):
-            raise RuntimeError(message)
+            raise error
 
 
 def test_a_path_that_is_too_long_is_rejected_before_work_starts(tmp_path: pathlib.Path):
@@ -151,31 +165,56 @@ def test_a_path_that_is_too_long_is_rejected_before_work_starts(tmp_path: pathli
     assert not list(tmp_path.glob("records*"))
 
 
-def test_a_temporary_folder_that_is_removed_before_it_is_locked_is_made_again(tmp_path: pathlib.Path, monkeypatch):
-    make_folder, made = os.mkdir, []
+@pytest.mark.parametrize("owner", ["os.mkdir", "os.open"])
+def test_a_temporary_folder_that_is_removed_before_it_is_locked_is_made_again(owner: str, tmp_path, monkeypatch):
+    original, used = getattr(os, owner.partition(".")[2]), []
 
-    def make_and_lose_the_first(path: str, *rest: int) -> None:
-        make_folder(path, *rest)
-        made.append(path)
-        if len(made) == 1:
+    def run_and_lose_the_first(path: str, *rest: int, **options: int | None) -> int | None:
+        result = original(path, *rest, **options)
+        used.append(path)
+        if len(used) == 1:
             os.rmdir(path)
+        return result
 
-    monkeypatch.setattr(os, "mkdir", make_and_lose_the_first)
+    monkeypatch.setattr(owner, run_and_lose_the_first)
     with files.create_temporary_folder(str(tmp_path / "model")) as temporary:
         assert os.path.isdir(temporary)
-    assert len(made) == 2
+        assert len(used) == 2
     assert os.listdir(tmp_path) == []
 
 
-def test_tensorflow_reads_paths_with_special_characters_through_a_link(tmp_path: pathlib.Path):
-    folder = tmp_path / "run [1]"
-    folder.mkdir()
-    (folder / "ckpt-1.index").write_text("x")
-    with files.link_to_plain_path(str(folder)) as linked:
-        assert "[" not in linked
+def test_files_are_written_and_none_is_removed_where_locks_are_not_supported(tmp_path: pathlib.Path, monkeypatch):
+    write_text(tmp_path / "a.writing-0", "")
+    monkeypatch.setattr("fcntl.flock", mock.Mock(side_effect=OSError))
+    files.write_text(str(tmp_path / "a"), "new")
+    assert sorted(os.listdir(tmp_path)) == ["a", "a.writing-0"]
+
+
+def test_an_interrupted_write_keeps_the_old_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    path = write_text(tmp_path / "a", "old")
+    monkeypatch.setattr(files, "check_interrupted", mock.Mock(side_effect=KeyboardInterrupt))
+    for writer in (files.write_atomically(path), files.write_folder_atomically(str(tmp_path / "new"))):
+        with pytest.raises(KeyboardInterrupt), writer as temporary:
+            os.path.isdir(temporary) or write_text(pathlib.Path(temporary), "new")
+    assert (os.listdir(tmp_path), files.read_text(path)) == (["a"], "old")
+
+
+def test_the_command_that_converts_a_file_quotes_its_name(tmp_path: pathlib.Path):
+    for encoding in ("latin-1", "utf-16"):
+        path = write_text(tmp_path / "a b.txt", "ü".encode(encoding))
+        assert f"'{path}'" in refusal(files.read_text, path)
+
+
+@pytest.mark.parametrize("name", ["run [1]", "run *", "run ?", "run \\"])
+def test_tensorflow_reads_paths_with_special_characters_through_a_link(name: str, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path / name / "ckpt-1.index", "x")
+    with files.link_to_plain_path(name) as linked:
+        assert not set("[*?\\") & set(linked)
         assert os.listdir(linked) == ["ckpt-1.index"]
-    with files.link_to_plain_path(str(folder / "ckpt-1")) as linked:
-        assert "[" not in linked
+    with files.link_to_plain_path(str(tmp_path / name / "ckpt-1")) as linked:
+        assert not set("[*?\\") & set(linked)
         assert os.path.exists(f"{linked}.index")
-    with files.link_to_plain_path(str(tmp_path)) as linked:
-        assert linked == str(tmp_path)
+    for path in (str(tmp_path), f"gs://bucket/{name}"):
+        with files.link_to_plain_path(path) as linked:
+            assert linked == path

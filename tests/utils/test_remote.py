@@ -5,9 +5,11 @@ import pathlib
 import sys
 import uuid
 from importlib import metadata
+from unittest import mock
 
 import fsspec
 import pytest
+import tensorflow as tf
 
 from data_gen.text.formats import read_documents
 from official_bert.errors import UserError
@@ -32,6 +34,7 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
     files.make_folder(folder)
     files.write_text(path, "first")
     size, time = files.size_and_time(path)
+    assert time > 10**18 or remote.startswith("ram:")  # nanoseconds; files in ram: have no time
     files.write_text(path, "the second")
     assert (size, files.size(path)) == (5, 10)
     assert files.size_and_time(path)[1] >= time
@@ -51,9 +54,45 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
     assert_rejected((f"{remote}/b", "exist"), files.read_text, f"{remote}/b")
 
 
-def test_a_file_of_unknown_size_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fsspec.filesystem("memory"), "size", lambda path: None)
-    assert_rejected(("memory://x", "size"), files.size, "memory://x")
+def test_unusual_results_of_a_store(monkeypatch: pytest.MonkeyPatch):
+    store, path = fsspec.filesystem("memory"), "memory://x"
+    monkeypatch.setattr(store, "size", lambda path: None)
+    assert_rejected((path, "size"), files.size, path)
+    monkeypatch.setattr(store, "find", lambda path, detail: {"/x/../../y": {}})
+    assert_rejected((path, "'/x/../../y'"), files.local_copy, path)
+    monkeypatch.setattr(store, "ls", lambda path, detail: ["/x", "/x/a", "/x/b/"])  # made as an empty file
+    assert files.list_folder(path) == ["a", "b"]
+    for error, reason in ((RuntimeError("two\n lines"), "two lines"), (RuntimeError(), "RuntimeError")):
+        monkeypatch.setattr(store, "ls", mock.Mock(side_effect=error))
+        assert_rejected((path, reason), files.list_folder, path)
+    monkeypatch.setattr(store, "invalidate_cache", mock.Mock())
+    monkeypatch.setattr(type(store), "mv", mock.Mock())  # a store with its own method
+    files.write_text(f"{path}/a", "")
+    assert store.mv.call_args.args[1] == f"{path}/a"
+    store.invalidate_cache.assert_called()
+
+
+@pytest.mark.parametrize(("scheme", "owner", "operation"), [
+    ("ram", tf.io.gfile, "copy"), ("ram", tf.io.gfile, "rename"),
+    ("memory", fsspec.filesystem("memory"), "put_file"), ("memory", fsspec.filesystem("memory"), "cp_file"),
+])  # fmt: skip
+def test_a_failed_upload_is_explained_and_leaves_no_temporary_file(scheme: str, owner, operation: str, monkeypatch):
+    folder = f"{scheme}://{uuid.uuid4().hex}"
+    files.write_text(f"{folder}/old", "")
+    monkeypatch.setattr(owner, operation, mock.Mock(side_effect=FileNotFoundError("no such bucket")))
+    assert_rejected((f"{folder}/new", "no such bucket"), files.write_text, f"{folder}/new", "")
+    assert files.list_folder(folder) == ["old"]
+
+
+@pytest.mark.parametrize("protocol", ["abfs", ("s3", "s3a")])
+def test_files_are_uploaded_to_object_stores_directly(protocol: str | tuple[str, ...], monkeypatch):
+    store, folder = fsspec.filesystem("memory"), f"memory://{uuid.uuid4().hex}"
+    monkeypatch.setattr(type(store), "protocol", protocol)
+    monkeypatch.setattr(store, "cp_file", None)
+    files.make_folder(folder)
+    assert not files.exists(folder)
+    files.write_text(f"{folder}/a", "text")
+    assert files.read_text(f"{folder}/a") == "text"
 
 
 def test_a_failed_write_leaves_no_file_and_keeps_the_old_one(remote: str):
@@ -81,9 +120,14 @@ def test_folders_are_uploaded_completely_and_interrupted_uploads_are_replaced(re
         write_text(pathlib.Path(local, "c"), "")
     assert files.list_folder(remote) == ["c"]
     remove, failed = files.remove, f"{remote}-failed"
-    monkeypatch.setattr(files, "remove", lambda path: (_ for _ in ()).throw(OSError("refused")))
-    with pytest.raises(UserError, match=f"{failed}.*refused"), files.write_folder_atomically(failed):
-        pass
+
+    def refuse(path: str) -> None:
+        assert (files.list_folder(failed), files.is_unfinished(failed)) == ([files._UPLOADING, "d"], True)
+        raise OSError("refused")
+
+    monkeypatch.setattr(files, "remove", refuse)
+    with pytest.raises(UserError, match=f"{failed}.*refused"), files.write_folder_atomically(failed) as local:
+        write_text(pathlib.Path(local, "d"), "")
     monkeypatch.setattr(files, "remove", remove)
     assert not files.exists(failed)
 
@@ -102,13 +146,17 @@ def test_local_copies_are_cached_until_the_remote_files_change(remote: str):
     assert files.local_copy(f"{remote}/none") == f"{remote}/none"
 
 
+@pytest.mark.parametrize("remote", [_S3, "memory"], indirect=True)
+def test_brackets_in_names_are_not_a_pattern(remote: str):
+    for folder in ("model [1]/inner", "model [1]", "model 1"):
+        files.write_text(f"{remote}/{folder}/a..b", folder)
+    assert pathlib.Path(files.local_copy(f"{remote}/model [1]"), "a..b").read_text() == "model [1]"
+    files.remove_folder(f"{remote}/model [1]")
+    assert files.list_folder(remote) == ["model 1"]
+
+
 @pytest.mark.slow
-def test_odd_names_in_object_storage(store, bucket: str):
-    for folder in ("model [1]", "model 1"):  # brackets are not a pattern
-        files.write_text(f"{bucket}/{folder}/a", folder)
-    assert pathlib.Path(files.local_copy(f"{bucket}/model [1]"), "a").read_text() == "model [1]"
-    files.remove_folder(f"{bucket}/model [1]")
-    assert files.list_folder(bucket) == ["model 1"]
+def test_names_that_leave_the_folder_are_refused_in_object_storage(store, bucket: str):
     store.put(bucket, "model/../../../outside", b"")
     assert_rejected((f"{bucket}/model", f"{bucket[5:]}/model/../../../outside"), files.local_copy, f"{bucket}/model")
 

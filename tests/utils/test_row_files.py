@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from official_bert.utils import row_files
+from official_bert.utils import arrow_files, row_files
 from tests import stored_texts
 from tests.make import assert_mentions, assert_rejected, refusal, write_text
 from tests.stored_texts import STORED, prepare_tfds, prepare_tfds_rows
@@ -42,7 +42,8 @@ def test_files_of_every_kind_are_recognized_and_read(kind: str, tmp_path: pathli
 
 @pytest.mark.parametrize("kind", STORED)
 @pytest.mark.parametrize("size", [1, 300, 1000])
-def test_ranges_of_a_file_cover_all_rows(kind: str, size: int, tmp_path: pathlib.Path):
+def test_ranges_of_a_file_cover_all_rows(kind: str, size: int, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(arrow_files, "_ROWS_AT_ONCE", 3)
     path = STORED[kind](tmp_path, TEXTS)
     first = row_files.expand([path], "input_file")[0]
     ranges = row_files.find_ranges(first, kind, size)
@@ -54,7 +55,12 @@ def test_ranges_of_a_file_cover_all_rows(kind: str, size: int, tmp_path: pathlib
         remote = f"{scheme}://rows_{kind}"
         with tf.io.gfile.GFile(remote, "wb") if scheme == "ram" else fsspec.open(remote, "wb") as writer:
             writer.write(pathlib.Path(first).read_bytes())
+        assert row_files.find_ranges(remote, kind, size) == [row_files.WHOLE]
         assert read(remote, size=1) == read(first)
+
+
+def test_a_range_ends_when_it_has_the_wanted_size():
+    assert arrow_files._make_ranges([2, 2, 2, 1, 5], 4) == [(0, 2), (2, None)]
 
 
 def test_a_stream_truncated_between_batches_is_an_error(tmp_path: pathlib.Path):
@@ -72,10 +78,11 @@ def test_a_stream_truncated_between_batches_is_an_error(tmp_path: pathlib.Path):
 
 
 def test_all_column_types_of_texts_are_read(tmp_path: pathlib.Path):
-    kinds = [pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()]
+    dictionary = pa.dictionary(pa.int32(), pa.string())
+    kinds = [pa.large_string(), pa.binary(), pa.large_binary(), dictionary, pa.string_view(), pa.binary_view()]
     paths = [stored_texts.hugging_face(tmp_path / str(number), TEXTS, kind) for number, kind in enumerate(kinds)]
     # Not every Arrow release writes views to Parquet.
-    paths += [stored_texts.parquet(tmp_path / str(number), TEXTS, kind) for number, kind in enumerate(kinds[:-1])]
+    paths += [stored_texts.parquet(tmp_path / str(number), TEXTS, kind) for number, kind in enumerate(kinds[:-2])]
     for path in paths:
         assert read(path) == read(path, size=1) == [{"text": text} for text in TEXTS]
 
@@ -91,6 +98,8 @@ def test_nested_duplicate_and_invalid_columns_are_errors(tmp_path: pathlib.Path)
         assert_rejected((path, *names), read, path)
     rows = row_files.read_rows(path, "parquet", ["text"], drop_invalid_utf8=True)
     assert [row["text"] for _, row in rows] == ["a", "bc"]
+    pa.parquet.write_table(pa.table({"text": pa.nulls(2)}), path)
+    assert read(path) == [{"text": None}] * 2
 
 
 def test_files_that_need_a_conversion_and_texts_are_recognized(tmp_path: pathlib.Path):
@@ -106,7 +115,7 @@ def test_files_that_need_a_conversion_and_texts_are_recognized(tmp_path: pathlib
             path = write_text(tmp_path / "text", content)
             assert_rejected((path, kind), row_files.detect_kind, path)
     for start in (b"", b"PAR", b"WARC", b"A text."):
-        assert row_files.detect_kind(write_text(tmp_path / "text", start)) is None
+        assert row_files.detect_kind(write_text(tmp_path / "text-of-a-book", start)) is None
 
 
 def test_names_are_expanded_in_order(tmp_path: pathlib.Path):
@@ -168,16 +177,35 @@ def test_a_prepared_dataset_is_read_without_network(data_dir: pathlib.Path):
 def test_values_are_converted_to_python_types_and_classes_to_names(data_dir: pathlib.Path):
     names = tfds.features.ClassLabel(names=["bad", "good"])
     rows = [
-        {"text": "a", "label": 1, "words": ["b", "é"], "tags": [0, 1], "answers": {"start": [3, 4]}, "score": 0.5},
-        {"text": "b", "label": -1, "words": [], "tags": [], "answers": {"start": []}, "score": 0.0},
+        {
+            "text": "a",
+            "label": 1,
+            "words": ["b", "é"],
+            "tags": [0, 1],
+            "answers": {"start": [3, 4]},
+            "score": 0.5,
+            "source": {"name": "é"},
+        },
+        {
+            "text": "b",
+            "label": -1,
+            "words": [],
+            "tags": [],
+            "answers": {"start": []},
+            "score": 0.0,
+            "source": {"name": ""},
+        },
     ]
     name = prepare_tfds_rows(
         data_dir, rows, text=tfds.features.Text(), label=names, words=tfds.features.Sequence(tfds.features.Text()),
         tags=tfds.features.Sequence(names), answers=tfds.features.Sequence({"start": np.int32}), score=np.float32,
+        source=tfds.features.FeaturesDict({"name": tfds.features.Text()}),
     )  # fmt: skip
     first, second = read(f"tfds:{name}", None)
     assert first == {**rows[0], "label": "good", "tags": ["bad", "good"]}
     assert second == {**rows[1], "label": None}
+    assert_rejected("'words'", read, f"tfds:{name}", ["words"])
+    assert row_files.detect_kind(str(next(data_dir.rglob("features.json")))) is None
 
 
 def test_files_without_rows_are_omitted(data_dir: pathlib.Path):

@@ -172,6 +172,7 @@ DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
     [
         ("auto", b"a\nb\ncd\xffe\n", ("line 3", "0xff", "column 3", "UTF-8")),
         ("auto", "some text\n".encode("utf-16"), ("line 1", "0xff", "UTF-16", "UTF-8")),
+        ("auto", b"\xfe\xff" + "第一。\n".encode("utf-16-be"), ("line 1", "0xfe", "UTF-16", "UTF-8")),
         ("sentences", "some text\n".encode("utf-16-le"), ("line 1", "UTF-16LE")),
         ("auto", "some text\n".encode("utf-16-be"), ("line 1", "UTF-16BE")),
         ("sentences", b"a\n\xe4\n", ("line 2", "0xe4", "column 1", "--drop_invalid_utf8")),
