@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,7 @@ class OneProcess:
     def run_tasks(self, _: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], *__: Any) -> list[Any]:
         def run(task: tuple[Any, ...]) -> Any:
             sent, arguments = pickle.loads(pickle.dumps((function, task)))
-            with contextlib.chdir("/"):
+            with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
                 return pickle.loads(pickle.dumps(sent(*arguments)))
 
         return [[run(task) for _ in range(2)][-1] for task in tasks]

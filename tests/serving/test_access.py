@@ -96,8 +96,11 @@ def test_public_metrics_need_no_token(has_token: bool, status: int, exports: pat
 def test_a_rotated_token_is_read_again(exports: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "token"
     path.write_text("first")
-    problem = "the token cannot be read again; the last one stays valid"
-    with running({"size": exports / "size"}, token_file=str(path)) as (_, client):
+    problem, change = "the token cannot be read again; the last one stays valid", "the token has changed"
+    with (
+        caplog.at_level(logging.INFO, "official_bert.serving"),
+        running({"size": exports / "size"}, token_file=str(path)) as (_, client),
+    ):
 
         def status(token: str) -> int:
             return client.get("/v1/models", Authorization=f"Bearer {token}").status
@@ -113,6 +116,7 @@ def test_a_rotated_token_is_read_again(exports: pathlib.Path, tmp_path: pathlib.
         assert status("second") == 200
         path.write_text("third")
         assert eventually(lambda: status("third") == 200)
+    assert caplog.messages.count(change) == 2
 
 
 @pytest.mark.parametrize(("sent", "is_right"), [

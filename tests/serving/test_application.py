@@ -111,6 +111,7 @@ NINES = "9" * 5000
     ("GET", "/v1/models/none", 404, ("'none'", "length")),
     ("GET", "/v1/models/length/versions/7", 404, (7, "length", 1)),
     ("POST", "/v1/models/length/versions/99999999999999999999:predict", 404, ("99999999999999999999", "length", 1)),
+    ("GET", "/v1/models/length/versions/0", 404, (0, "length", 1)),
     ("GET", f"/v1/models/length/versions/{NINES}", 404, ()),
     ("GET", f"/v1/models/length/versions/{NINES}/metadata", 404, ()),
     ("POST", "/v1/models/length:classify", 404, ("/v1/models/length:classify",)),
@@ -208,6 +209,7 @@ def test_security_headers(client: Client):
     assert client.get("/v1/models", Expect="other").headers["Server"] == "official-bert"
     with sent(client, b"no HTTP\r\n\r\n") as connection:
         assert b"\r\nServer: official-bert\r\n" in connection.makefile("rb").read()
+    assert client.get("/page.css").headers["Content-Type"] == "text/css; charset=utf-8"
     for path in ("/", "/page.js", "/page.css", "/v1/models", "/nowhere", "/healthz"):
         headers = client.get(path).headers
         assert headers["Server"] == "official-bert"

@@ -82,12 +82,18 @@ def test_tensors_are_described_as_in_tensorflow_serving():
     assert Tensor("float16", None).describe("y") == {"dtype": "DT_HALF", "tensor_shape": unknown, "name": "y"}
 
 
-@pytest.mark.parametrize(("dtype", "value", "names"), [
-    ("complex64", [[1]], ["x", "complex64"]), ("int32", [[1, 2, 3]], ["x", [3], "[2]"]),
+@pytest.mark.parametrize(("x", "value", "names"), [
+    (Tensor("complex64", (None,)), [1], ["x", "complex64"]),
+    (Tensor("int32", (None, None, 2)), [[[1, 2, 3]]], ["x", [1, 3], "[any, 2]"]),
 ])  # fmt: skip
-def test_inputs_of_another_type_or_shape_are_rejected(dtype: str, value: list, names: list):
-    signatures = {"serving_default": Signature({"x": Tensor(dtype, (None, None if dtype == "complex64" else 2))}, {})}
+def test_inputs_of_another_type_or_shape_are_rejected(x: Tensor, value: list, names: list):
+    signatures = {"serving_default": Signature({"x": x}, {})}
     assert_bad_request(names, parse, json.dumps({"inputs": value}).encode(), signatures, OPTIONS, {})
+
+
+def test_lists_may_be_empty():
+    signatures = {"serving_default": Signature({"x": Tensor("int32", (None, None, None))}, {})}
+    assert parse(b'{"inputs": [[]]}', signatures, OPTIONS, {}).inputs["x"].shape == (1, 0, 0)
 
 
 def test_arrays_of_any_type_are_rendered():
@@ -155,6 +161,8 @@ def test_inputs_of_other_kinds_of_models_are_rejected(request_: dict):
     assert_bad_request(["unknown input", "context"], parse, body, signatures, OPTIONS, {})
     own = {"kind": "classification", "table": {"text_column": "text", "label_column": "context"}}
     assert parse(json.dumps(request_).encode(), signatures, OPTIONS, own).instances == 1
+    columns = b'{"inputs": {"text": ["a"], "language": ["en"]}}'
+    assert parse(columns, signatures, OPTIONS, {"kind": "classification"}).instances == 1
 
 
 ROWS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=True)

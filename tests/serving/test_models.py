@@ -154,18 +154,31 @@ def test_a_model_of_another_tool_is_loaded_once_it_stops_changing(watched: Model
     asyncio.run(look())
     assert [state for _, state in kinds_and_states(watched)] == ["AVAILABLE"]
     assert watched.available[0].model.run({"text": np.array(["ab"], object)})["value"] == [2002]
+    assert b'loads_total{model="size",result="failed"} 1.0' in watched._metrics.text()  # tried only once
 
 
 def test_removing_the_newest_version_restores_the_previous_one(tmp_path: pathlib.Path):
     served_models.versioned(tmp_path, 1)
-    served_models.versioned(tmp_path, 2)
-    with running({"size": tmp_path}) as (_, client):
+    with running({"size": tmp_path}) as (server, client):
+        served_models.versioned(tmp_path, 2)
+        assert eventually(lambda: server.models["size"].versions[1].state == "END")
         assert value(client) == 2002
         (tmp_path / "2").rename(tmp_path / "taken-away")
         assert eventually(lambda: value(client) == 1002)
+        assert eventually(lambda: list(server.models["size"].versions) == [1])
         (tmp_path / "1").rename(tmp_path / "taken-away-too")
         time.sleep(0.5)
         assert value(client) == 1002  # the last version remains
+
+
+def test_the_server_looks_for_versions_again_after_an_error(tmp_path: pathlib.Path, monkeypatch, caplog):
+    served_models.versioned(tmp_path, 1)
+    with running({"size": tmp_path}) as (_, client), monkeypatch.context() as patch:
+        patch.setattr(models, "find_versions", lambda _: 1 / 0)
+        assert eventually(lambda: "cannot look for versions" in caplog.messages)
+        patch.undo()
+        served_models.versioned(tmp_path, 2)
+        assert eventually(lambda: value(client) == 2002)
 
 
 def test_the_newest_versions_are_served(tmp_path: pathlib.Path):

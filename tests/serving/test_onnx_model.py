@@ -260,8 +260,11 @@ def test_a_new_version_with_different_answers_does_not_replace_the_old_one(expor
     shutil.copytree(exported / "1", other / "1")
 
     async def replace_version() -> str:
-        models = Models(ServingOptions([f"m={other}"]), Metrics())
+        models = Models(ServingOptions([f"m={other}"], threads=3), Metrics())
         await models["m"].refresh()
+        loaded = models["m"].available[0].model
+        assert isinstance(loaded, OnnxPredictor)
+        assert loaded._session.get_session_options().intra_op_num_threads == 3
         (tmp_path / "2").rename(other / "2")
         for _ in range(2):  # an export without checksums is loaded after two unchanged refreshes
             await models["m"].refresh()

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.inference.predictor import Tensor
 from official_bert.serving import logs, openapi, server
 from official_bert.serving.options import ServingOptions
 from tests.conftest import ROOT
@@ -69,6 +70,7 @@ def test_a_signal_stops_the_server_after_pending_requests(exports: pathlib.Path,
             lines.append(json.loads(line))  # each line of the log is JSON
             if lines[-1]["event"] == "ready":
                 break
+        assert lines[-1]["models"] == ["size"]
         client = Client(lines[-1]["url"])
         if number == signal.SIGTERM:
             os.kill(process.pid, signal.SIGHUP)
@@ -207,14 +209,24 @@ def test_openapi_describes_every_model_with_its_limits(exports: pathlib.Path):
     }
     operation = description["paths"]["/v1/models/answers:predict"]["post"]
     rows, _ = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
-    assert rows["properties"]["instances"]["maxItems"] == 7
-    row = rows["properties"]["instances"]["items"]["anyOf"][0]
+    instances = rows["properties"]["instances"]
+    assert (instances["minItems"], instances["maxItems"]) == (1, 7)
+    row = instances["items"]["anyOf"][0]
     assert row["required"] == ["context", "question"]
     assert row["properties"]["question"] == {"type": "string", "maxLength": 100_000}
     forms = openapi._forms({"text": {"type": "string"}}, ["title", "body"], accepts_others=True)["anyOf"]
     assert [form.get("required") for form in forms] == [["text"], ["title", "body"], None]
     assert operation["summary"] == "Answers: answer, end, null_score_difference, probability, start"
     assert "security" not in description
+
+
+def test_openapi_describes_tensors_of_any_type():
+    options = ServingOptions(["m=/m"], max_body_bytes=50)
+    byte = {"type": "integer", "minimum": -128, "maximum": 127}
+    pairs = {"type": "array", "items": byte, "minItems": 2, "maxItems": 2}
+    expected = {"type": "array", "items": pairs, "minItems": 0, "maxItems": 50}
+    assert openapi._value(Tensor("int8", (None, None, 2)), options) == expected
+    assert openapi._value(Tensor("bool", (None,)), options) == {"type": "boolean"}
 
 
 @pytest.mark.parametrize("public_metrics", [False, True])
@@ -255,4 +267,4 @@ def test_a_model_without_a_name_gets_the_name_of_its_folder(tmp_path: pathlib.Pa
     }  # fmt: skip
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert ServingOptions(["."]).folders() == {"here": "."}
+    assert ServingOptions([".", "root=/"]).folders() == {"here": ".", "root": "/"}
