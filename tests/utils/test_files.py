@@ -162,6 +162,7 @@ def test_a_path_that_is_too_long_is_rejected_before_work_starts(tmp_path: pathli
     path = "/".join([str(tmp_path), *["long" * 50] * 25, "records"])
     assert_rejected((os.path.dirname(path), os.strerror(36)), files.check_writable, path)
     files.check_writable(str(tmp_path / "records"))
+    assert_rejected((tmp_path, "folder"), files.check_writable, str(tmp_path))
     assert not list(tmp_path.glob("records*"))
 
 
@@ -197,6 +198,20 @@ def test_an_interrupted_write_keeps_the_old_file(tmp_path: pathlib.Path, monkeyp
         with pytest.raises(KeyboardInterrupt), writer as temporary:
             os.path.isdir(temporary) or write_text(pathlib.Path(temporary), "new")
     assert (os.listdir(tmp_path), files.read_text(path)) == (["a"], "old")
+
+
+def test_an_existing_name_is_not_a_pattern_and_folders_are_left_out(tmp_path: pathlib.Path):
+    paths = [write_text(tmp_path / name, "") for name in ("a1", "a[1]")]
+    (tmp_path / "folder").mkdir()
+    assert files.expand(paths[1:], "input_file") == paths[1:]
+    assert files.expand([f"{tmp_path}/*"], "input_file") == paths
+
+
+def test_permissions_of_new_files_follow_the_umask(tmp_path: pathlib.Path):
+    path, umask = write_text(tmp_path / "a", ""), os.umask(0o027)
+    os.chmod(path, 0o600)
+    files.reset_permissions(path)
+    assert (os.umask(umask), os.stat(path).st_mode & 0o777) == (0o027, 0o640)
 
 
 def test_the_command_that_converts_a_file_quotes_its_name(tmp_path: pathlib.Path):

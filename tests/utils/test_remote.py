@@ -45,6 +45,7 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
     assert (first.rpartition("/")[2], list(read_documents(second))) == ("0.txt", [["the second"]])
     assert_rejected(f"{folder}/*.json", files.expand, [f"{folder}/*.json"], "input_file")
     files.copy(path, f"{remote}/b")
+    assert files.work_path(f"{remote}/b") != files.work_path(f"{folder}/b")
     for _ in range(2):
         files.remove(path)
         assert not files.exists(path)
