@@ -80,7 +80,7 @@ def test_no_output_and_no_working_folder_destroys_an_input(name, flags, short_te
 
 @pytest.mark.parametrize("algorithm", ["reference", "fast"])
 def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_options, tmp_path, capsys, monkeypatch):
-    paths = [str(tmp_path / name) for name in ("one/a.tfrecord", "two/b.tfrecord", "one/c.tfrecord")]
+    paths = [str(tmp_path / name) for name in ("one/a.tfrecord", "two/b.tfrecord", "one/c.tfrecord", "two/d.tfrecord")]
     options = short_options(output_file=paths, algorithm=algorithm)
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "write_manifests", unittest.mock.Mock(side_effect=KeyboardInterrupt))
@@ -89,15 +89,15 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
     first = create_records(options)
     assert not [*tmp_path.glob("*/*.work")]
     described = manifest.find_shards(paths)
-    assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord"]
+    assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord", "d.tfrecord"]
     assert outputs.describe_outputs(options).startswith(f"records: {', '.join(paths)}\n")
     findings = verification.verify(VerificationOptions(input_file=paths))
-    assert (findings.problems, findings.files, findings.records) == ([], 3, first["instances"])
+    assert (findings.problems, findings.files, findings.records) == ([], 4, first["instances"])
     assert create_records(options) == first
     assert "already complete" in capsys.readouterr().out
     path, beside = pathlib.Path(paths[1]), tmp_path / "two" / "b.manifest.json"
     whole = path.read_bytes()
-    for spoil in (path.unlink, lambda: path.write_bytes(whole[:-1]), lambda: [path.unlink(), beside.unlink()]):
+    for spoil in (path.unlink, lambda: path.write_bytes(whole[:-1]), lambda: [each.unlink() for each in path.parent.iterdir()]):
         spoil()
         assert create_records(options) == first
         assert "already complete" not in capsys.readouterr().out

@@ -40,7 +40,7 @@ def test_ranks_count_texts_at_least_as_near():
 
 
 def test_recall_is_of_all_answers_and_accuracy_of_any():
-    scores = retrieval.score_ranks([np.array([1, 7]), np.array([6, 12])])
+    scores = retrieval.score_ranks([np.array([7, 1]), np.array([6, 12])])
     assert (scores["accuracy_at_1"], scores["recall_at_1"]) == (0.5, 0.25)
     assert (scores["accuracy_at_5"], scores["recall_at_5"]) == (0.5, 0.25)
     assert (scores["accuracy_at_10"], scores["recall_at_10"]) == (1.0, 0.75)
