@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import unittest.mock
 
 import pytest
@@ -97,7 +98,7 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
     assert "already complete" in capsys.readouterr().out
     path, beside = pathlib.Path(paths[1]), tmp_path / "two" / "b.manifest.json"
     whole = path.read_bytes()
-    for spoil in (path.unlink, lambda: path.write_bytes(whole[:-1]), lambda: [each.unlink() for each in path.parent.iterdir()]):
+    for spoil in (path.unlink, lambda: path.write_bytes(whole[:-1]), lambda: shutil.rmtree(path.parent)):
         spoil()
         assert create_records(options) == first
         assert "already complete" not in capsys.readouterr().out
