@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 
 import keras
 import pytest
@@ -54,6 +55,10 @@ def test_all_released_models_have_the_published_sizes():
     others = {"uncased_L-24_H-1024_A-16", "cased_L-24_H-1024_A-16", *VOCABULARIES}
     names = {f"uncased_L-{layers}_H-{width}_A-{width // 64}" for layers in MINIATURES for width in (128, 256, 512, 768)}
     assert MODELS.keys() == names | others
+    for name, config in MODELS.items():
+        layers, width, heads = map(int, re.findall(r"-(\d+)", name))
+        sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+        assert config == BertConfig(vocab_size=config.vocab_size, intermediate_size=4 * width, **sizes)
     counts = {name: count_parameters(config) for name, config in MODELS.items()}
     assert counts.items() >= PUBLISHED.items()
     for layers, sizes in MINIATURES.items():
