@@ -65,7 +65,7 @@ test-all: test test-slow
 test-core: .venv/development
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m core $(PYTEST_FLAGS)
 
-# Breaks one line at a time and expects tests to fail: an hour or so on two cores. MUTATIONS='--only=tokenization' for some.
+# Breaks one line at a time and expects tests to fail: three hours or so on two cores. MUTATIONS='--only=tokenization' for some.
 mutations: .venv/development
 	$(BIN)/python -m tools.robustness.mutations $(MUTATIONS)
 
