@@ -22,6 +22,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import make_casing
 from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import WORDS
@@ -231,6 +232,7 @@ def test_new_tokens_are_initialized_with_the_mean_of_their_pieces(tiny_config: B
     assert_mean(before, after, 78, "running")
     assert_mean(before, after, 79, "##ming")
     assert parity.compute_outputs(after)["masked_lm_logits"].shape[-1] == 80
+    assert not parity.make_fixed_input(dataclasses.replace(tiny_config, type_vocab_size=1))["segment_ids"].any()
     padded = samples.sample(dataclasses.replace(tiny_config, vocab_size=len(WORDS) + 10))
     grown, unknown = resize.add_tokens(padded, ["日", "running"], "append")
     assert_mean(padded, grown, len(WORDS), "日")
@@ -248,6 +250,8 @@ def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig,
     assert ids.tolist() == [78, WORDS.index("the"), 79, 78, 80, WORDS.index("!")]
     assert_mean(before, after, 80, "<user>")
     assert_mean(before, after, 81, "日")
+    tokens = [AddedToken(token, special=True, normalized=False) for token in ("[E1]", "<user>", "[E2]")]
+    assert resize.add_tokens(after, ["[E2]"])[0].casing.added_tokens == (*tokens,)
 
 
 def test_new_tokens_can_replace_unused_ones(tiny_config: BertConfig, tmp_path: pathlib.Path):

@@ -77,6 +77,8 @@ def test_names_of_classes_are_preserved_unless_they_are_placeholders(tiny_config
     (tmp_path / "tf1" / "checksums.json").unlink()
     (tmp_path / "tf1" / "labels.json").write_text('["yes", "no"]')
     samples.assert_unreadable(tmp_path / "tf1", "labels.json", 2, 3)
+    (tmp_path / "tf1" / "labels.json").write_text('["yes", "no", 3]')
+    samples.assert_unreadable(tmp_path / "tf1", "labels.json")
     tf1.write(dataclasses.replace(samples.sample(tiny_config), labels=labels), str(tmp_path / "headless"))
     assert "no classifier" in open_model(str(tmp_path / "headless")).notes[-1]
 
@@ -90,6 +92,8 @@ def test_half_precision_is_converted_exactly(kind: type, tiny_config: BertConfig
     save_file({name: value.astype(kind) for name, value in load_file(path).items()}, path)
     rounded = {name: value.astype(kind).astype(np.float32) for name, value in checkpoint.weights.items()}
     samples.assert_equal(dataclasses.replace(checkpoint, weights=rounded), open_model(str(tmp_path)))
+    save_file({name: value.astype(np.float64) for name, value in load_file(path).items()}, path)
+    samples.assert_unreadable(tmp_path, path, "float64", "float32")
 
 
 def test_a_tensor_of_another_type_does_not_match_its_checksum(tmp_path: pathlib.Path):

@@ -19,6 +19,7 @@ from official_bert.checkpoints import loading, named_models
 from official_bert.checkpoints.formats import tf1
 from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning.initial_model import read_initial_model
+from official_bert.modeling import choices
 from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import ROOT, WORDS
 from tests.make import assert_rejected
@@ -200,7 +201,7 @@ def test_googles_releases_are_downloaded_once(prefix: str, released: pathlib.Pat
     server.publish(google_zip(released, prefix))
     samples.assert_equal(open_model(NAME), open_model(str(released)))
     named_models.get_google_release.cache_clear()
-    assert named_models.get_google_release(NAME) == str(tmp_path / "cache" / "google" / TINY)
+    assert named_models.get_google_release(f"{NAME}/") == str(tmp_path / "cache" / "google" / TINY)
     assert len(server.asked) == 1
     assert not (tmp_path / "cache" / "google" / "outside.txt").exists()
 
@@ -297,5 +298,7 @@ def test_the_list_of_names_has_the_published_sizes_and_needs_no_network(server: 
     source = "hf://google-bert/bert-base-uncased"
     assert by_name["bert-base-uncased"] == ["109,482,240", "12", "768", "Apache-2.0", source]
     assert by_name["bert-tiny"] == ["4,385,920", "2", "128", "Apache-2.0", NAME]
+    millions = [int(by_name[name][0].replace(",", "")) // 10**6 for name in [*choices.HUB_MODELS, *choices.MINIATURES]]
+    assert millions == [109, 335, 108, 333, 177, 167, 102, 335, 333, 4, 11, 28, 41]
     assert "without heads" in note
     assert not server.asked

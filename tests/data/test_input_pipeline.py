@@ -15,6 +15,7 @@ from official_bert.data import input_pipeline, manifest, record_codec, record_da
 from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.input_pipeline import RecordSource
 from official_bert.data.next_token_targets import add_next_token_targets
+from official_bert.data.packing import count_rows
 from official_bert.pretraining import record_files
 from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
@@ -96,7 +97,9 @@ def test_the_pipeline_can_start_at_any_step_of_the_same_sequence(tmp_path, monke
 
 
 def test_four_files_at_a_time_contribute_one_record_each_in_turn(tmp_path, monkeypatch):
-    assert input_pipeline._WINDOW == 10_000  # a run that is resumed with another value would not continue exactly
+    assert (
+        input_pipeline._WINDOW == input_pipeline._PACKING_SAMPLE == 10_000
+    )  # a run that is resumed with another value would not continue exactly
     monkeypatch.setattr(input_pipeline, "_WINDOW", 1)  # nothing is shuffled but the files
     counts = [3, 1, 5, 4, 2, 3]
     paths = write_records(tmp_path, counts)
@@ -107,6 +110,17 @@ def test_four_files_at_a_time_contribute_one_record_each_in_turn(tmp_path, monke
         rounds = itertools.product(range(max(counts)), group)
         expected += [(path, number) for number, path in rounds if number < counts[paths.index(path)]]
     assert locations == expected
+
+
+def test_packing_is_chosen_by_a_sample_of_the_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(input_pipeline, "_PACKING_SAMPLE", 20)
+    source = RecordSource(write_records(tmp_path, [40]), UNMASKED, masking())
+    batches = source.training_batches(8, 3)
+    options = batches.options()
+    assert (options.autotune.enabled, options.experimental_distribute.auto_shard_policy.name) == (False, "DATA")
+    assert (batches.cardinality(), batches.element_spec["input_ids"].shape) == (tf.data.INFINITE_CARDINALITY, (8, 16))
+    monkeypatch.setattr(input_pipeline, "choose_packing", lambda *given: given)
+    assert source.choose_packing(8, 3, 2, 1) == ([count_rows(batch) for batch in batches.take(3)], 8, 2, 1)
 
 
 def test_damaged_records_are_left_out_wherever_reading_starts(tmp_path, monkeypatch):
@@ -197,6 +211,9 @@ def test_masks_are_the_same_in_every_release_and_differ_by_seed_epoch_and_record
     }
     assert len(keys) == 27
     assert 4129026562748442328 in keys  # of seed 12345, epoch 2 and record 2 ** 40
+    record = {"input_ids": tf.range(LENGTH)[None], "input_mask": tf.ones([1, LENGTH], tf.int32)}
+    masked = masking()(record, tf.constant([24], tf.int64))["input_ids"].numpy()[0].tolist()
+    assert masked == [0, 1, 2, 3, 4, 21, 6, 7, 8, 4, 10, 11, 4, 13, 14, 15]  # 5 is replaced at random, 9 and 12 hidden
 
 
 def test_evaluation_reads_each_record_once_with_fixed_masks(tmp_path):

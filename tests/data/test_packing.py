@@ -111,12 +111,11 @@ def test_the_packing_with_the_least_computation_is_chosen():
     ):
         found = packing.choose_packing(lengths, 32, replicas, replicas)
         assert found == Packing(batch_size=32, replicas=replicas, **expected)
+        assert found.typical_rows == lengths[0]
     # Sixteen groups of records need 16 times the rows, plus some margin for their variation, which grows by only 4: an
     # extra part costs as much as all the others.
     varied = packing.choose_packing([90, 110] * 10, 4096, 1, 1)
-    assert 1640 < varied.rows < 1760
-    assert varied.micro_batches == 3
-    assert varied == packing.choose_packing([90, 110] * 10, 4096, 1, 1)  # in a resumed run
+    assert (varied.rows, varied.micro_batches) == (1697, 3)  # always, because a resumed run must have the same shapes
     assert packing.choose_packing([20, 60] * 5, 32, 1, 1).rows <= 32  # at most a record in each
 
 

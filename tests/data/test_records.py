@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
@@ -30,6 +30,8 @@ def test_a_feature_with_the_wrong_length_is_rejected():
         record_codec.encode({name: np.ones([1, 1]) for name in SCHEMA}, SCHEMA)
 
 
+@example([128] * 8, 0.5)
+@example([1 << 16] * 8, 0.5)
 @given(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 300), min_size=8, max_size=8), st.floats(width=32))
 def test_records_have_the_bytes_of_protocol_buffers(ids: list[int], weight: float):
     record = good(input_ids=ids, masked_lm_weights=[weight, 1.0])

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import logging
 import pathlib
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import onnx
 import pytest
 import tokenizers
 
@@ -138,6 +140,11 @@ def test_a_model_that_loses_too_much_is_not_written(format_name: str, tmp_path: 
         assert (metadata["score"], metadata["quantization"]) == (expected, DYNAMIC_INT8)
         assert metadata["decoding"] == source.spec.decoding
         assert reference_answers.read(folder).tolerance == 0.1
+        stored = onnx.load(pathlib.Path(folder) / exports.ONNX_FILE).graph.initializer
+        tensors = {each.name: onnx.numpy_helper.to_array(each) for each in stored}
+        scales, matrix = tensors["pooler/kernel_scale"], tensors["pooler/kernel_quantized"]
+        assert (scales.shape, np.abs(matrix).max()) == ((8,), 64)  # a scale for each column, 7 bits
+        assert logging.root.manager.disable == logging.NOTSET
     told = f"dynamic_int8 {format_name} model: accuracy 1.0000 before, 0.0000 after, on 4 examples"
     assert told in capsys.readouterr().out.splitlines()
     monkeypatch.setattr(ClassificationSpec, "best_possible_score", 100.0)  # as of scores in percent

@@ -94,7 +94,7 @@ def test_released_vocabularies_and_configurations_are_read(test_data: pathlib.Pa
     )],
     ({"hidden_act": 0}, ("hidden_act", "'0'", "gelu")), ({"hiden_size": 8}, ("'hiden_size'", "hidden_size?")),
     ({"num_hidden_layers": 1_000_000}, ("num_hidden_layers", "1,000,000", "1,000")),
-    ({"vocab_size": 10**4000}, ("vocab_size", 18, "10,000,000")),
+    ({"vocab_size": 10**4000}, ("vocab_size", 18, "10,000,000")), ({"xyz": 8}, ("'xyz'", "hidden_size")),
 ])  # fmt: skip
 def test_impossible_values_are_rejected(values: dict[str, object], names, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "bert_config.json", json.dumps({"vocab_size": 10, **values}))
@@ -103,7 +103,8 @@ def test_impossible_values_are_rejected(values: dict[str, object], names, tmp_pa
 
 def test_defaults_are_bert_base_and_the_maximum_sizes_are_accepted():
     assert BertConfig(vocab_size=30_522) == MODELS["uncased_L-12_H-768_A-12"]
-    assert BertConfig(vocab_size=10_000_000).vocab_size == 10_000_000
+    large = BertConfig(10**7, 10**5, 1000, 10**4, 10**6, max_position_embeddings=10**6, type_vocab_size=10**4)
+    assert large.vocab_size == 10**7
 
 
 def test_files_without_a_configuration_are_rejected(tmp_path: pathlib.Path):

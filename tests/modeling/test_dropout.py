@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import Dropout, current_seed, dropout_seed
@@ -15,7 +16,8 @@ ONES = np.ones((50, 40), "float32")
 
 def drop(rate: float, x: np.ndarray = ONES, seed: tuple[int, int] = (1, 2), name: str = "a") -> np.ndarray:
     with dropout_seed(list(seed)):
-        return np.asarray(Dropout(rate, name=name)(x, training=True))
+        dropped = Dropout(rate, name=name)(x, training=True)
+        return np.asarray(dropped) if tf.executing_eagerly() else dropped
 
 
 @pytest.mark.parametrize("width", [64, 63, 1])
@@ -47,6 +49,8 @@ def test_dropout_rate_can_be_changed_and_is_exact_to_a_ten_thousandth():
     for layer.rate in (0.05, 0.1, 0.123, 0.5):
         dropped = np.asarray(layer.drop(np.ones(2**16), np.arange(2**16, dtype="uint16")))
         assert np.mean(dropped > 0) == pytest.approx(1 - layer.rate, abs=1e-4)
+    layer.rate = 0.0
+    np.testing.assert_array_equal(layer.drop(ONES, np.zeros(0, "uint16")), ONES)
 
 
 def test_dropout_depends_on_seed_and_layer_and_is_off_outside_training():
@@ -57,6 +61,8 @@ def test_dropout_depends_on_seed_and_layer_and_is_off_outside_training():
     np.testing.assert_array_equal(layer(ONES), ONES)
     assert not np.array_equal(layer(ONES, training=True), layer(ONES, training=True))  # without a seed, as in fit
     assert not layer.variables
+    traced = tf.function(lambda x: drop(0.5, x), input_signature=[tf.TensorSpec([None, None])], autograph=False)
+    np.testing.assert_array_equal(traced(ONES[:, 1:]), drop(0.5, ONES[:, 1:]))
 
 
 def test_nested_seed_scopes_use_the_innermost_seed():

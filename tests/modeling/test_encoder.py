@@ -194,6 +194,8 @@ def test_bfloat16_keeps_float32_weights_and_logits(tiny_config: BertConfig):
         assert np.abs(expected).max() > 0.3, key
     encoded = get_encoder(model)(inputs_of_encoder(batch))
     assert keras.backend.standardize_dtype(encoded["sequence_output"].dtype) == "bfloat16"
+    for pooling in ("cls", "pooled"):
+        assert build_vector_model(get_encoder(model), pooling).output.dtype == "float32"
     assert keras.config.dtype_policy().name == "float32"  # the global policy stays
 
 

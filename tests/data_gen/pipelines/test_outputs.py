@@ -83,6 +83,8 @@ def test_no_output_and_no_working_folder_destroys_an_input(name, flags, short_te
 def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_options, tmp_path, capsys, monkeypatch):
     paths = [str(tmp_path / name) for name in ("one/a.tfrecord", "two/b.tfrecord", "one/c.tfrecord", "two/d.tfrecord")]
     options = short_options(output_file=paths, algorithm=algorithm)
+    names = ["a.tfrecord", "two/b.tfrecord", "./c.tfrecord", "two/d.tfrecord"]
+    assert manifest.plan_manifests(names, "out") == {"out.manifest.json": [0, 2], "two/b.manifest.json": [1, 3]}
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "write_manifests", unittest.mock.Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):

@@ -130,6 +130,7 @@ def add_layer(patch: pytest.MonkeyPatch) -> None:
 def test_faster_forms_are_not_used_after_an_edit_of_the_block(edit, expected, monkeypatch, capsys):
     edit(monkeypatch)
     assert {form: FORMS[form](make_parts()) for form in expected} == expected
+    assert not tf.config.functions_run_eagerly()
     notes = capsys.readouterr().out
     assert {form: f"{form}_block" not in notes for form in expected} == expected
 
