@@ -238,9 +238,21 @@ SAME = {
 }
 
 
+# The other flags of the original scripts.
+_OTHER = {
+    "pretrain": "master",
+    "finetune": "task_name init_checkpoint predict_batch_size bert_config_file save_checkpoints_steps "
+    "iterations_per_loop train_file predict_file version_2_with_negative verbose_logging master num_tpu_cores",
+    "features": "init_checkpoint bert_config_file use_one_hot_embeddings use_tpu tpu_name tpu_zone gcp_project master "
+    "num_tpu_cores",
+    "make-records": "",
+}
+
+
 @pytest.mark.parametrize("name", NEEDED)
 def test_flags_of_the_original_have_the_same_name_or_an_alias_or_name_a_replacement(name: str, tmp_path: pathlib.Path):
     command, needed = load(name), NEEDED[name]
+    assert {*command.aliases, *command.refused} == {*_OTHER[name].split()}
     for flag in SAME[name].split():
         assert command.parse([*needed, f"--{flag}"]) != command.parse(needed), flag
     for alias, flag in command.aliases.items():
@@ -260,6 +272,7 @@ def test_flags_of_the_original_have_the_same_name_or_an_alias_or_name_a_replacem
 def test_adam_bias_correction_defaults_to_true_only_in_finetune(monkeypatch: pytest.MonkeyPatch):
     """The scripts with the original's names follow the original unless the flag is set."""
     needed, flag = NEEDED["finetune"], "--adam_bias_correction"
+    assert {*RUN_CLASSIFIER.refused} == {*RUN_SQUAD.refused} == {"master"}
     assert not load("pretrain").parse(NEEDED["pretrain"])[0].adam_bias_correction
     assert load("finetune").parse(needed)[0].adam_bias_correction
     found: list[bool] = []

@@ -20,7 +20,8 @@ SETTABLE = {"temperature", "thresholds", "min_confidence", "name", "trainable"}
 @pytest.mark.parametrize("name", MODELS)
 def test_attributes_without_effect_cannot_be_set(name: str):
     class_name, settings = MODELS[name]
-    given = {"max_seq_length": 12, **settings, "seed": 3, "gradient_accumulation_steps": 2}
+    given = {"max_seq_length": 12, **settings, "seed": 3, "gradient_accumulation_steps": 2, "name": "mine"}
+    given |= {"trainable": False, "rematerialize": True}
     model = build(class_name, **given)
     for argument, value in given.items():
         read = getattr(model, argument)
@@ -46,11 +47,13 @@ def test_replacing_the_last_layer_for_learned_labels_keeps_attributes_and_change
     model = Mine(tiny_config(), VOCAB, extra=2)
     model.extra, encoder = model.extra + 1, model.backbone
     model.get_layer("layer_0_intermediate").enable_lora(2)
-    model.get_layer("sequence_classifier").kernel.regularizer = keras.regularizers.L2(0.1)
+    kernel = model.get_layer("sequence_classifier").kernel
+    kernel.regularizer, kernel.constraint = keras.regularizers.L2(0.1), keras.constraints.NonNeg()
     learn_labels(model, TEXTS, ["a", "b", "c", "b"], verbose=0)
     is_lora = model.get_layer("layer_0_intermediate").lora_enabled
     assert (model.extra, model.backbone, model.output_shape, is_lora) == (3, encoder, (None, 3), True)
     assert model.losses
+    assert model.get_layer("sequence_classifier").kernel.constraint is kernel.constraint
 
 
 def test_labels_are_not_learned_if_the_last_layer_cannot_be_replaced():
@@ -97,7 +100,7 @@ def test_learned_labels_are_sorted(y, labels):
     assert class_labels.learn_label_names(y) == labels
 
 
-def test_labels_of_taggers_and_multi_label_models_are_learned_from_y():
+def test_labels_of_taggers_and_multi_label_models_are_learned_from_y(capsys):
     tagger, several = build("TokenTagger", labels=None), build(labels=None, multi_label=True, positive_weights=[1, 2])
     tagger.compile("sgd", run_eagerly=True)
     tagger.fit(["the cat", "a dog"], [["I", "B"], ["I", "O"]], verbose=0)
@@ -106,7 +109,13 @@ def test_labels_of_taggers_and_multi_label_models_are_learned_from_y():
     several.thresholds = [0.5, 0.6]
     assert_rejected(("thresholds", 3), several.fit, TEXTS[:2], [["O", "B"], ["I"]])
     learn_labels(several, TEXTS[:2], [["O", "B"], ["O"]], verbose=0)  # without compile
-    assert (tagger.labels, several.labels) == (("B", "I", "O"), ("B", "O"))
+    learn_labels(one := build(labels=None, multi_label=True), TEXTS[:1], [["B"]], verbose=0)
+    assert (tagger.labels, several.labels, build(labels=one.labels, multi_label=True).labels) == (
+        ("B", "I", "O"),
+        ("B", "O"),
+        ("B",),
+    )
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(("y", "names"), [

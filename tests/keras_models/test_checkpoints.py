@@ -16,7 +16,7 @@ from official_bert.finetuning.initial_model import describe_initial_model, read_
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
 from tests.conftest import slow_after
-from tests.make import VOCAB, assert_rejected, list_weights, tiny_config
+from tests.make import VOCAB, assert_rejected, list_weights, tiny_config, write_text
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun"]
@@ -104,7 +104,9 @@ def test_from_checkpoint_accepts_keras_files_of_all_models(pretrained, tmp_path,
     again = open_model(str(tmp_path / "again")).weights
     assert_has(official_bert.TextEncoder.from_checkpoint(masked), again)
     keras.tree.map_structure(np.testing.assert_array_equal, again, open_model(pretrained).weights)
-    assert "random" not in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.count("the masked-LM head is the checkpoint's") == 2
+    assert "random" not in told
 
 
 def test_thresholds_follow_their_classes_and_are_dropped_with_a_new_head(tmp_path, capsys):
@@ -132,6 +134,7 @@ def test_thresholds_follow_their_classes_and_are_dropped_with_a_new_head(tmp_pat
 def test_a_note_reports_a_missing_pooler(tmp_path, capsys):
     build("TokenTagger").save(tmp_path / "tagger.keras")
     official_bert.TokenTagger.from_checkpoint(tmp_path / "tagger.keras")
+    take(tiny_config(), vocab_file=write_text(tmp_path / "vocab.txt", VOCAB), labels=["a", "b"])  # has no weights
     assert "no pooler" not in capsys.readouterr().out
     take(tmp_path / "tagger.keras", labels=["a", "b"])
     assert "the checkpoint has no pooler; its weights are random" in capsys.readouterr().out

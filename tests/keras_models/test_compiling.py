@@ -1,5 +1,7 @@
 """Compiling a model: the settings that a loaded model keeps, precisions, and the optimizer of the command."""
 
+from unittest import mock
+
 import keras
 import numpy as np
 import pytest
@@ -9,10 +11,11 @@ import official_bert
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
-from official_bert.keras_models import compiling
+from official_bert.keras_models import compiling, fitting_model
 from official_bert.kinds.model import create_kind_model
 from official_bert.modeling.fast import verification
 from official_bert.optimization import distribution
+from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
@@ -23,15 +26,25 @@ TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and 
 LABELS = [0, 1, 0, 1] * 2
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", None])
+def test_the_training_step_has_the_settings_of_the_model(monkeypatch):
+    monkeypatch.setattr(fitting_model, "TrainingStep", lambda *_, **settings: settings)
+    model = build(seed=np.int64(3), rematerialize=True, gradient_accumulation_steps=2)
+    model.compile(jit_compile=True)
+    model.make_train_function()
+    assert model._training_step == {"seed": 3, "micro_batches": 2, "rematerialize": True, "is_compiled": True}
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.SGD(momentum=0.9), None])
 def test_the_compiled_optimizer_survives_saving_and_loading_twice(optimizer, tmp_path):
     model = build()
     model.compile(optimizer, metrics=[], run_eagerly=True, **({} if optimizer else {"learning_rate": 1e-3}))
+    model.fit(TEXTS[:2], LABELS[:2], verbose=0)
     for name in ("first.keras", "second.keras"):
         model.save(tmp_path / name)
         model = official_bert.TextClassifier.load(str(tmp_path / name))
     assert model.evaluate(TEXTS, LABELS, verbose=0, return_dict=True).keys() == {"loss"}
     assert isinstance(model.optimizer, keras.optimizers.SGD if optimizer else official_bert.BertAdamW)
+    assert int(model.optimizer.iterations) == (1 if optimizer else 0)
     assert float(model.optimizer.learning_rate) == pytest.approx(1e-2 if optimizer else 1e-3)
 
 
@@ -85,14 +98,20 @@ def test_untrained_models_can_be_evaluated_also_with_lora():
     assert after[0] != before[0]
 
 
-def test_the_validation_split_is_evaluated_and_not_trained_on():
-    model = build()
+def test_the_validation_split_is_evaluated_and_not_trained_on(capsys):
+    model = build(max_seq_length=4)
     model.compile("sgd", run_eagerly=True)
     settings = {"validation_split": 0.25, "class_weight": {0: 5.0}, "metric_for_best_model": "roc_auc", "verbose": 0}
     history = model.fit(TEXTS, LABELS, 2, **settings).history
     assert "val_roc_auc" in history
     assert int(model.optimizer.iterations) == 3
     assert history["val_loss"] == pytest.approx([model.evaluate(TEXTS[6:], LABELS[6:], verbose=0)[0]])
+    for size in (None, 3):
+        settings = {"validation_data": (TEXTS, LABELS), "validation_batch_size": size, "validation_steps": 1}
+        history = model.fit(TEXTS, LABELS, 2, verbose=0, **settings).history
+        expected = model.evaluate(TEXTS, LABELS, size or 2, verbose=0, steps=1)
+        assert history["val_loss"] == pytest.approx(expected[:1])
+    assert capsys.readouterr().out == ""
 
 
 def test_dropout_depends_on_the_seed():
@@ -108,6 +127,8 @@ def test_dropout_depends_on_the_seed():
 def test_fit_keeps_the_optimizer_with_initial_epoch_and_replaces_it_for_other_trainable_variables():
     model, optimizers = build(), []
     model.compile(run_eagerly=True)
+    model.fit(TEXTS, LABELS, epochs=2, initial_epoch=1, verbose=0)  # the first fit has nothing to continue
+    assert float(model.optimizer.learning_rate) == pytest.approx(2.5e-5)
     for settings, steps in (({}, 1), ({"epochs": 2, "initial_epoch": 1}, 2), ({}, 1)):
         model.fit(TEXTS, LABELS, verbose=0, **settings)
         assert int(model.optimizer.iterations) == steps
@@ -157,7 +178,7 @@ def test_a_second_fit_restarts_the_optimizer_without_retracing_the_step(dtype, m
 
 def test_each_fit_warms_up_for_a_proportion_of_its_steps():
     model = build()
-    model.compile(learning_rate=1.0, warmup_proportion=0.25)
+    model.compile(learning_rate=np.float32(1), warmup_proportion=0.25)
     for num_steps, warmup in ((20, 5), (7, 1), (3, 0)):
         model._start_optimizer(num_steps, is_continued=False)
         assert int(model.optimizer.iterations) == 0
@@ -167,6 +188,7 @@ def test_each_fit_warms_up_for_a_proportion_of_its_steps():
         assert rates == pytest.approx(expected, abs=1e-6)
     for limits in ({"warmup_proportion": 0, "layer_decay": 1}, {"warmup_proportion": 1.0, "layer_decay": 1e-9}):
         model.compile(**limits)
+    model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.0, 9, warmup_target=1.0)))
 
 
 @pytest.mark.parametrize("callback", [
@@ -193,6 +215,7 @@ def test_sample_weights_of_a_regressor_work_as_in_keras():
     figures = model.evaluate(TEXTS, values, sample_weight=weights, verbose=0, return_dict=True)
     assert figures["loss"] == pytest.approx(np.mean(weights * errors**2), rel=1e-5)
     assert figures["mae"] == pytest.approx(np.average(np.abs(errors), weights=weights), rel=1e-5)
+    assert_rejected("regression", model.compile, weighted_metrics=["auc"])
 
 
 @pytest.mark.parametrize("data", [(TEXTS, LABELS), (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),)])
@@ -254,8 +277,14 @@ def test_losses_that_micro_batches_cannot_compute_are_rejected():
 
 
 def test_mixed_float16_needs_loss_scaling_and_the_loss_of_answers_is_a_mean():
-    optimizer = compiling.prepare_optimizer("sgd", "mixed_float16", tf.distribute.get_strategy())
+    strategy, bert = tf.distribute.get_strategy(), official_bert.BertAdamW(1e-3)
+    optimizer = compiling.prepare_optimizer("sgd", "mixed_float16", strategy)
     assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    assert compiling.prepare_optimizer(optimizer, "mixed_float16", strategy) is optimizer
+    bert.loss_scale = scale = DynamicLossScale()
+    assert compiling.prepare_optimizer(bert, "mixed_float16", strategy).loss_scale is scale
+    replicas = mock.Mock(num_replicas_in_sync=2)
+    assert_rejected("mixed_float16", compiling.prepare_optimizer, "sgd", "mixed_float16", replicas)
     arguments = compiling.keras_arguments(build("QuestionAnswerer").spec, None, None, {}, False, False)
     assert arguments["loss_weights"] == {"start_logits": 0.5, "end_logits": 0.5}
 

@@ -126,7 +126,8 @@ def test_a_data_set_of_texts_gives_the_features_of_the_same_lists(name):
 
 
 @pytest.mark.parametrize(("data", "names"), [
-    (slices(TEXTS), "(texts, labels, weights)"), (slices((np.arange(3), [0, 1, 0])), ("tf.int64", "string")),
+    *[(slices(data), "(texts, labels, weights)") for data in (TEXTS, (TEXTS, LABELS, NUMBERS, NUMBERS))],
+    (slices((np.arange(3), [0, 1, 0])), ("tf.int64", "string")),
     (slices((TEXTS, LABELS)).repeat(), "steps_per_epoch"),
     (tf.data.Dataset.from_generator(list, (tf.string, tf.int32)), ("shape=<unknown>", "[None]")),
     (slices(((TEXTS, TEXTS), LABELS)), ("tf.string", "pair=True")),
@@ -138,7 +139,7 @@ def test_an_unsupported_data_set_is_rejected(data, names, classifier):
 
 @pytest.mark.parametrize("name", ["__call__", "train_on_batch", "test_on_batch", "predict_on_batch"])
 def test_methods_for_token_ids_reject_texts(name: str, classifier):
-    for texts in (TEXTS, np.array(TEXTS), tf.constant(TEXTS), pd.Series(TEXTS)):
+    for texts in (TEXTS, [b"a"], np.array(TEXTS), np.array(TEXTS, "S"), tf.constant(TEXTS), pd.Series(TEXTS)):
         instead = ("fit", "evaluate", "predict", "model.preprocessor(texts)")
         assert_rejected(instead, getattr(classifier, name), texts, NUMBERS)
 
@@ -189,8 +190,14 @@ def test_labels_passed_with_token_ids_are_checked(classifier, traced):
         assert_rejected((7, 0, 1), learn, slices((ids, [0, 1, 7, 1], [1.0] * 4)).batch(2))
     wrong = {**ids, "input_ids": ids["input_ids"] + len(WORDS)}
     assert_rejected(("x", wrong["input_ids"][0, 0], 0, len(WORDS) - 1), classifier.predict, wrong)
-    figures = [classifier.evaluate(ids, y, verbose=0) for y in (["bad", "good"] * 2, np.array([0, 1, 0, 1]))]
-    assert figures[0] == figures[1] == pytest.approx(classifier.evaluate(TEXTS[:4], ["bad", "good"] * 2, verbose=0))
+    names = ["bad", "good"] * 2
+    figures = [classifier.evaluate(ids, y, verbose=0) for y in (names, np.array(names), np.array([0, 1, 0, 1]))]
+    assert (
+        figures[0]
+        == figures[1]
+        == figures[2]
+        == pytest.approx(classifier.evaluate(TEXTS[:4], ["bad", "good"] * 2, verbose=0))
+    )
     np.testing.assert_allclose(tf.nn.softmax(classifier.predict(ids)), classifier.predict(TEXTS[:4]), rtol=1e-5)
 
 
@@ -200,6 +207,7 @@ def test_an_error_about_unknown_keys_lists_the_keys_of_the_data_set(classifier):
         for method in (classifier.fit, classifier.evaluate, classifier.predict):
             selection = "data.map(lambda columns, labels: (columns['review'], labels))"
             assert_rejected(("review", "stars", "text", selection), method, each)
+    assert_rejected("(columns['review'], columns['stars'])", build(pair=True).fit, data)
     selected = data.map(lambda columns, labels: (columns["review"], labels))
     for each in (selected, slices(({"text": TEXTS}, LABELS)).batch(4)):
         np.testing.assert_allclose(classifier.predict(each), classifier.predict(TEXTS), atol=1e-6)
@@ -207,13 +215,25 @@ def test_an_error_about_unknown_keys_lists_the_keys_of_the_data_set(classifier):
 
 def test_a_data_set_of_pairs_is_read():
     model, others = build(pair=True), TEXTS[1:] + TEXTS[:1]
-    np.testing.assert_allclose(model.predict(slices((TEXTS, others))), model.predict((TEXTS, others)), atol=1e-6)
+    for data in ((TEXTS, others), ((TEXTS, others), NUMBERS), {"text": TEXTS, "text_pair": others}):
+        np.testing.assert_allclose(model.predict(slices(data)), model.predict((TEXTS, others)), atol=1e-6)
 
 
 @pytest.fixture
 def masked_lm() -> official_bert.MaskedLM:
     settings = {"max_predictions_per_seq": 2, "masked_lm_prob": 0.3, "max_seq_length": 6, "seed": 3}
     return build_text_model("MaskedLM", **settings)
+
+
+def test_ids_are_passed_to_keras_with_the_weights_of_each_output():
+    model = build_text_model("QuestionAnswerer")
+    ids = {name: np.asarray(each) for name, each in model.preprocessor(TEXTS).items()}
+    settings = {"batch_size": 3, "validation_split": 0.25, "shuffle": True, "group_by_length": False}
+    weights, y = {"start_logits": np.ones(8)}, {"start_logits": NUMBERS, "end_logits": NUMBERS}
+    arguments, _ = Inputs(model).prepare_fit(ids, y, weights, **settings)
+    assert (arguments["shuffle"], arguments["sample_weight"]) == (True, weights)
+    weights["start_logits"][2] = -1.0
+    assert_rejected("sample_weight[2]", Inputs(model).prepare_fit, ids, y, weights, **settings)
 
 
 def test_each_window_has_the_weight_of_its_text():
@@ -235,28 +255,31 @@ def test_lengths_are_rounded_up_more_with_jit_compile(is_compiled: bool, lengths
     examples = data.make_examples(["a", "the cat sat"], [0, 1])
     batches = data.training(examples, 1, False).as_numpy_iterator()
     assert {inputs["input_ids"].shape[1] for inputs, _ in batches} == lengths
+    batches = data.evaluation(examples[::-1], 1).as_numpy_iterator()
+    assert [inputs["input_mask"].sum() for inputs, _ in batches] == [3, 5]  # sorted by length
 
 
 def test_the_specification_of_batches_has_their_size_if_all_have_the_same(classifier):
     data = Inputs(classifier)
     examples = data.make_examples(TEXTS, LABELS)
-    assert [data.training(examples, size, True).element_spec[1].shape[0] for size in (4, 3)] == [4, None]
+    assert [data.training(examples, size, True).element_spec[1].shape[0] for size in (4, 3, 9)] == [4, None, 8]
 
 
-def test_epochs_may_leave_out_rows_with_equal_texts():
+def test_epochs_may_leave_out_rows_with_equal_texts(capsys):
     model = official_bert.TextEncoder(CONFIG, "\n".join(WORDS))
     data = Inputs(model, prints_notes=False)
     examples = data.make_examples([("cat", "dog"), ("cat", "mat"), ("sun", "ran"), ("the", "sat")], None)
     batches, sizes = data.training(examples, 2, True), set()
     for data.epoch in (11, 12):
         sizes |= {len(inputs["input_ids"]) for inputs, _ in batches.as_numpy_iterator()}
-    assert sizes == {1, 2}
+    assert (sizes, capsys.readouterr().out) == ({1, 2}, "")
 
 
 def test_an_unused_prediction_of_a_masked_lm_has_no_label(masked_lm):
     data = Inputs(masked_lm)
     ((_, targets),) = data.training(data.make_examples(["cat"], None), 1, False).as_numpy_iterator()
     assert targets.tolist() == [[WORDS.index("cat"), NO_LABEL]]
+    assert data.read_evaluation((["cat"], None), 1, None) == data.read_evaluation(["cat"], 1, None)
     assert_rejected("sample_weight", data.make_examples, ["cat"], None, [1.0])
     assert_rejected("only texts", masked_lm.fit, slices((TEXTS, NUMBERS)))
 
@@ -273,4 +296,7 @@ def test_a_masked_lm_masks_different_tokens_in_each_epoch_and_text(masked_lm):
     assert first != second
     assert first[0] != first[1]
     assert positions(lists, 0) == first
+    vars(masked_lm)["seed"] = 4
+    assert positions(lists, 0) != first
+    vars(masked_lm)["seed"] = 3
     assert [positions(data_set, epoch) for epoch in (0, 1)] == [first, second]

@@ -231,6 +231,7 @@ def test_losses_and_metrics_of_logits_are_unchanged():
     tagging = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     for loss in (binary, "mse", "hinge", lambda y, logits: logits, TaggingLoss()):
         assert check_losses(loss, SEVERAL) is loss
+    assert check_metrics("accuracy", VALUES) == "accuracy"
     assert check_losses({"value": "poisson"}, VALUES) == {"value": "poisson"}
     assert check_losses(tagging, TAGS) is tagging
     precision, accuracy = keras.metrics.Precision(thresholds=0), keras.metrics.BinaryAccuracy(threshold=0.0)

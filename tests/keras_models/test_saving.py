@@ -110,6 +110,7 @@ def test_text_encoder_vectors_equal_feature_extractor_vectors():
     pooled = make.build_text_model("TextEncoder", tiny_config(), pooling="pooled")
     np.testing.assert_allclose(pooled.predict(TEXTS)[:1], pooled(ids)["pooled_output"], rtol=1e-5)
     assert_rejected(("x[0]", "'the cat sat'", "pairs", "triplets"), encoder.fit, TEXTS, [0, 1, 0])
+    assert_rejected("objective='cosine'", encoder.fit, [("the cat", "a dog")], [1.0])
 
 
 def test_precision_follows_the_argument_or_the_global_policy(tmp_path):
@@ -238,8 +239,9 @@ def test_saving_as_h5_does_not_change_later_keras_files(optimizer, tmp_path):
         model.save(tmp_path / name)
     before, after = (official_bert.TextClassifier.load(str(tmp_path / f"{name}.keras")) for name in ("before", "after"))
     assert (before.compiled, before.get_compile_config()) == (after.compiled, after.get_compile_config())
-    path = tmp_path / "model.h5"
-    make.assert_rejected((path, ".keras", "load_weights"), official_bert.TextClassifier.load, path)
+    (tmp_path / "model.hdf5").touch()
+    for path in (tmp_path / "model.h5", tmp_path / "model.hdf5"):
+        make.assert_rejected((path, ".keras", "load_weights"), official_bert.TextClassifier.load, path)
 
 
 def test_callbacks_of_keras_replace_the_file_as_a_whole(tmp_path, monkeypatch):

@@ -47,6 +47,7 @@ def test_answers_to_questions_are_scored_as_by_the_command(no_answer: bool, scor
     expected = score(examples, texts)
     assert {name: figures[name] for name in names} == {name: expected[name] for name in names}
     assert np.isfinite(figures["loss"])
+    assert answerer.answer(x[0][0], x[1][0]).text == texts[examples[0].id]
     assert "f1" in answerer.evaluate(slices((x, ["the cat", "dog", "the sun"])), verbose=0, return_dict=True)
     assert "f1" not in answerer.evaluate(x, y, batch_size=1, steps=1, verbose=0, return_dict=True)
 
@@ -112,9 +113,10 @@ def test_tag_returns_entities_without_adjacent_punctuation(tagger, monkeypatch):
     text = "the cat, dog sat (in the sun)."  # the cat , dog sat ( in the sun ) .
     answers = [("O B-X O B-X I-X O B-Y O B-X O O".split(), [0.9, 0.8, 0.9, 0.7, 0.6, *[0.5] * 6])]
     asked = []
-    monkeypatch.setattr(tagger, "_predictions", lambda examples, batch_size: asked.extend(examples) or answers)
-    (spans,) = tagger.tag([text])
-    assert asked[0].words == ("the", "cat", ",", "dog", "sat", "(", "in", "the", "sun", ")", ".")
+    monkeypatch.setattr(tagger, "_predictions", lambda *arguments: asked.extend(arguments) or answers)
+    (spans,) = tagger.tag([text], 5)
+    assert asked[1] == 5
+    assert asked[0][0].words == ("the", "cat", ",", "dog", "sat", "(", "in", "the", "sun", ")", ".")
     assert spans == [
         Span("cat", "X", 4, 7, 0.8), Span("dog sat", "X", 9, 16, 0.6), Span("in", "Y", 18, 20, 0.5),
         Span("sun", "X", 25, 28, 0.5),

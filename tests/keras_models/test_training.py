@@ -88,6 +88,7 @@ def test_fit_on_strings_equals_fit_on_the_same_batches_of_ids():
     ({"class_weight": {"fair": 2.0}}, ("class_weight[0]", "'fair'")),
     ({"class_weight": {0: 1e39}}, ("class_weight[0]", 1e39, 1e18)), ({"validation_split": 0.9}, "validation_split=0.9"),
     ({"class_weight": "rare"}, ("class_weight", "'rare'", 2)), ({"validation_data": [TEXTS]}, ("validation_data", 1)),
+    ({"validation_data": (TEXTS, LABELS, None, None)}, ("validation_data", 4)),
     ({"validation_split": 0.25, "validation_data": (TEXTS, LABELS)}, ("validation_split", "validation_data")),
     ({"x": slices((TEXTS, LABELS)).take(0), "y": None}, "empty"),
     ({"x": slices((TEXTS, LABELS)).filter(lambda x, y: False), "y": None}, "empty"),
@@ -95,8 +96,9 @@ def test_fit_on_strings_equals_fit_on_the_same_batches_of_ids():
     *[({"validation_split": value}, ("validation_split", repr(value), 0, 1))
       for value in (NAN, "0.5", -0.1, 1.0, np.array([]), "")],
     *[({name: value}, (name, repr(value), lowest)) for name, lowest, *values in (
-        ("epochs", 1, 0, -3, 1.5, "2"), ("initial_epoch", 0, -1), ("steps_per_epoch", 1, 0, -3), ("batch_size", 1, 0),
-        ("validation_batch_size", 1, -3), ("validation_freq", 1, 0), ("validation_steps", 1, np.array([])),
+        ("epochs", 1, 0, 1.5, "2"), ("initial_epoch", 0, -1, 2**31), ("steps_per_epoch", 1, 0, -3),
+        ("batch_size", 1, 0), ("validation_batch_size", 1, -3), ("validation_freq", 1, 0),
+        ("validation_steps", 1, np.array([])),
     ) for value in values],
 ])  # fmt: skip
 def test_invalid_data_and_numbers_are_reported(unchanged, change, names):
@@ -118,6 +120,7 @@ def test_evaluate_and_predict_reject_the_same_inputs_as_fit(unchanged):
     empty = {name: values[:0] for name, values in ids.items()}
     assert_rejected(("x", "examples"), unchanged.fit, empty, np.empty(0))
     weights = np.array([1.0, NAN])
+    assert_rejected("class_weight='balanced'", unchanged.fit, ids, np.array([0, 1]), class_weight="balanced")
     assert_rejected(("sample_weight[1]", NAN), unchanged.fit, ids, np.array([0, 1]), sample_weight=weights)
 
 
@@ -145,6 +148,8 @@ def test_steps_are_counted_without_the_validation_split():
     ids = {"input_ids": np.zeros((10, 3))}
     assert [fit_arguments.count_steps(ids, 4, split) for split in (0.0, 0.25, 0.6)] == [3, 2, 1]
     assert fit_arguments.count_kept(10, 0.25) == 7  # rounded down
+    assert type(fit_arguments.check_count(np.int64(7), "epochs")) is int
+    assert [fit_arguments.check_split(split, None) for split in (np.float32(0.5), None)] == [0.5, 0.0]
     assert fit_arguments.count_steps(slices(np.arange(10)).batch(4).filter(lambda x: True), 1, 0.0) == 3
     for split in (0.95, 0):
         assert_rejected((f"validation_split={split}", 10), fit_arguments.count_kept, 10, split)
@@ -173,8 +178,8 @@ def test_invalid_fit_arguments_are_rejected(arguments, names):
     ({"optimizer": keras.optimizers.Adam(NAN)}, ("optimizer", "learning_rate", NAN)),
     ({"optimizer": keras.optimizers.Adam(float("inf"))}, ("optimizer", "learning_rate", "inf")),
     ({"optimizer": BertAdamW(-0.5)}, ("optimizer", "learning_rate", -0.5)),
-    ({"optimizer": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(NAN, 9, 0.9))},
-     ("optimizer", "schedule", NAN, "step 0")),
+    *[({"optimizer": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(rate, 9, 0.9))},
+       ("optimizer", "schedule", rate, "step 0")) for rate in (NAN, -0.5, float("inf"))],
     ({"optimizer": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 9, NAN))}, (NAN, "step 1")),
     ({"warmup_proportion": 2.0}, ("warmup_proportion", 2.0, 0, 1)),
     ({"layer_decay": "0.9"}, ("layer_decay", "'0.9'")), ({"layer_decay": 0.0}, ("layer_decay", 0.0)),
@@ -259,7 +264,9 @@ def test_the_best_epoch_is_the_maximum_of_a_score_or_the_minimum_of_an_error(met
 def test_a_score_that_cannot_select_the_best_epoch_is_refused(unchanged):
     settings = {"validation_data": (TEXTS, LABELS), "metric_for_best_model": "f1"}
     assert_rejected(("metric_for_best_model", "'f1'", "f1_rare_class"), unchanged.fit, TEXTS, LABELS, **settings)
-    assert_rejected("validation_split", unchanged.fit, TEXTS, LABELS, metric_for_best_model="roc_auc")
+    ids = {"validation_data": (unchanged.preprocessor(TEXTS[:2]), np.array([0, 1]))}
+    for data in ({}, ids):
+        assert_rejected("validation_split", unchanged.fit, TEXTS, LABELS, metric_for_best_model="roc_auc", **data)
     one_class = {"validation_data": (TEXTS[:3], LABELS[:1] * 3), "metric_for_best_model": "roc_auc"}
     assert_rejected(("metric_for_best_model", "roc_auc", 3), unchanged.fit, TEXTS, LABELS, **one_class)
 

@@ -22,14 +22,14 @@ import pytest
 import tensorflow as tf
 from absl import logging as absl_logging
 
-from official_bert.errors import UserError
+from official_bert.errors import CollectedErrors, UserError, shorten_error
 from official_bert.utils import tensorflow_import
 from official_bert.utils.command_line import Command, Variant
 from official_bert.utils.flags import DATA, ValidatedOptions, convert_arguments, option
 from official_bert.utils.signals import default_signals, exit_codes, handle_interrupts, interrupt
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
-from tests.make import assert_mentions, assert_rejected, run_python, write_text
+from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_text
 
 # Flags are parsed, and --help and errors printed, before any of these modules is imported.
 HEAVY = "tensorflow keras numpy sentencex tokenizers aiohttp h5py pyarrow safetensors zstandard onnx".split()
@@ -167,6 +167,21 @@ def test_the_middle_of_a_very_long_message_is_omitted():
     assert message.endswith("aaa; remove it")
 
 
+def fail(message: str) -> None:
+    raise UserError(message)
+
+
+def test_messages_of_tensorflow_are_shortened_and_each_problem_is_listed_once():
+    for text in ("{{function_node f}} bad [Op:MatMul]\nDetected at node x\n\tline", "bad"):
+        assert shorten_error(tf.errors.AbortedError(None, None, text)) == "bad"
+    assert shorten_error(tf.errors.AbortedError(None, None, "Graph execution error")) == "Graph execution error"
+    errors = CollectedErrors()
+    for flag, expected in (("--a", "--a"), ("--b", "2 errors:\n  1. --a\n  2. --b")):
+        for _ in range(2):
+            assert errors.attempt(fail, flag) is None
+        assert refusal(errors.raise_if_any) == expected
+
+
 def raised_after(cause: Exception) -> Exception:
     error = ValueError("bad")
     error.__context__ = cause
@@ -258,6 +273,19 @@ def test_each_command_has_valid_examples_and_describes_its_flags_and_steps(name:
         for field in (each for each in dataclasses.fields(options) if "help" in each.metadata):
             flag = field.name.removesuffix("_")  # from_, because from is a Python keyword
             assert f"  --{flag}=" in text or f"  --[no]{flag}" in text, flag
+
+
+def test_commands_import_and_recommend_only_the_packages_that_they_need():
+    extras = {name: load(name).extra for name in COMMANDS}
+    data = "make-records learn-vocabulary inspect-records verify-records python-docs adapt features"
+    serve = "export check-export serve predict"
+    expected = {"data": data, "serve": serve, "finetune": "finetune", "convert": "convert"}
+    assert extras == {
+        **dict.fromkeys(["pretrain", "models", "fill-mask"]),
+        **{name: extra for extra, names in expected.items() for name in names.split()},
+    }
+    without = "make-records learn-vocabulary python-docs models check-export serve predict"
+    assert {name for name in COMMANDS if not load(name).tensorflow} == {*without.split()}
 
 
 def test_flags_are_parsed_before_slow_imports():

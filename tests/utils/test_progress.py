@@ -67,3 +67,4 @@ def test_short_runs_log_more_often(steps: int, most: int, interval: int):
 def test_the_hidden_words_of_a_list_are_counted():
     texts = [counting.join_first(["a", "b", "c", "d"][:number], 2) for number in range(5)]
     assert texts == ["", "a", "a, b", "a, b and 1 more", "a, b and 2 more"]
+    assert [counting.pluralize(number, "step") for number in (0, 1, 2_000)] == ["0 steps", "1 step", "2,000 steps"]
