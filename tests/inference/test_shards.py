@@ -139,6 +139,8 @@ def test_shards_of_inputs_with_other_numbers_of_rows_are_not_mixed(export_dir: s
     assert_rejected((numbers, len(TEXTS), len(TEXTS) - 1), predict, export_dir, texts, Shard(1, 2))
     numbers.unlink()
     predict(export_dir, texts, Shard(1, 2))
+    of_others = (str(texts / "out.jsonl"), len(TEXTS) - 1, 5)
+    assert_rejected((numbers, "rows_per_group", 5), Shard(0, 2).select_rows, *of_others)
 
 
 def test_interrupted_shard_is_resumed(export_dir: str, texts: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
