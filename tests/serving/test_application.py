@@ -276,8 +276,9 @@ def test_concurrent_requests_share_batches_and_get_their_own_answers(exports: pa
         batches, instances = (
             read_metric(client, f"official_bert_batch_size_{name}", "encoder") for name in ("count", "sum")
         )
-    assert [answer["predictions"] for answer in answers] == [
-        [{"input_mask": [1] * len(text), "sequence_output": [[float(ord(text[0]))]] * len(text)}] for text in texts
+    assert answers == [
+        {"predictions": [{"input_mask": [1] * len(text), "sequence_output": [[float(ord(text[0]))]] * len(text)}]}
+        for text in texts
     ]
     assert statuses == [400 if text == "!" else 200 for text in texts]
     assert instances == len(texts)
