@@ -11,6 +11,7 @@ from data_gen.inspection import batches
 from data_gen.inspection.batches import Batch
 from official_bert.data.record_codec import restore_masked_ids
 from official_bert.tokenization import exact
+from official_bert.tokenization.casing import is_marker
 
 # Violations of a rule, [B, n] bool; the values, [B, n]; a message template with {at} for the column and {value}.
 _Check = tuple[np.ndarray, np.ndarray, str]
@@ -29,8 +30,8 @@ class WordPieces:
         self._is_continuation = np.zeros(max(vocab.values()) + 1, bool)
         self._is_continuation[[number for piece, number in vocab.items() if piece.startswith("##")]] = True
         self.has_capital = np.zeros(self._is_continuation.shape, bool)
-        words = vocab.keys() - {*exact.SPECIAL_TOKENS}  # [UNK] in the text is no sign of capital letters
-        self.has_capital[[vocab[piece] for piece in words if piece != piece.lower()]] = True
+        capitalized = [piece for piece in vocab if piece != piece.lower() and not is_marker(piece)]
+        self.has_capital[[vocab[piece] for piece in capitalized]] = True
         self.has_seen_capitals = False  # Whether any checked text had a piece with a capital letter.
         self._possible: dict[int, bool] = {}  # The key contains both ids: first << 32 | second.
 

@@ -98,6 +98,11 @@ def has_accents(vocab: str) -> bool:
     return any(unicodedata.category(each) == "Mn" for each in unicodedata.normalize("NFD", vocab))
 
 
+def is_marker(token: str) -> bool:
+    """Returns whether a token is in brackets, such as [MASK] and <S>. Its letters say nothing about the casing."""
+    return token.startswith(("[", "<"))
+
+
 def detect_lower_case(tokens: Iterable[str]) -> tuple[bool | None, str]:
     """Guesses whether a vocabulary is uncased, and returns the guess and a word piece that justifies it.
 
@@ -106,7 +111,7 @@ def detect_lower_case(tokens: Iterable[str]) -> tuple[bool | None, str]:
     example, or an uncased one to which the user added some names. Tokens in brackets, such as [MASK] and <S>, do not
     count.
     """
-    pieces = [token for token in tokens if not token.startswith(("[", "<"))]
+    pieces = [token for token in tokens if not is_marker(token)]
     with_case = [piece for piece in pieces if piece.lower() != piece.title()]  # title(): Georgian text has no capitals
     capitalized = [piece for piece in with_case if piece != piece.lower()]
     if 50 * len(capitalized) > len(with_case):
