@@ -29,6 +29,18 @@ def temporary_name(path: str) -> str:
     return f"{path}{TEMPORARY_SUFFIX}{uuid.uuid4().hex[:12]}"
 
 
+@contextlib.contextmanager
+def _temporary_file(path: str, remove: Callable[[str], Any]) -> Iterator[str]:
+    """Yields a temporary name for an upload to `path`, and removes the file if the upload fails."""
+    temporary = temporary_name(path)
+    try:
+        yield temporary
+    except BaseException:
+        with contextlib.suppress(Exception):  # it may not exist
+            remove(temporary)
+        raise
+
+
 class TensorFlowFiles:
     """Operations on remote files whose scheme TensorFlow supports."""
 
@@ -47,15 +59,10 @@ class TensorFlowFiles:
         return self._gfile.GFile(path, "rb")
 
     def upload(self, local: str, path: str) -> None:
-        temporary = temporary_name(path)
         self._gfile.makedirs(os.path.dirname(path))
-        try:
+        with _temporary_file(path, self.remove) as temporary:
             self._gfile.copy(local, temporary)
             self._gfile.rename(temporary, path, overwrite=True)
-        except BaseException:
-            with contextlib.suppress(Exception):  # it may not exist
-                self.remove(temporary)
-            raise
 
     def local_copy(self, path: str) -> str:
         return path  # TensorFlow reads it directly
@@ -106,15 +113,10 @@ class FsspecFiles:
             if self._is_object_store:
                 self._store.put_file(local, path)
                 return
-            temporary = temporary_name(path)
             self._store.makedirs(posixpath.dirname(path), exist_ok=True)
-            try:
+            with _temporary_file(path, self.remove) as temporary:
                 self._store.put_file(local, temporary)
                 self._move(temporary, path)
-            except BaseException:
-                with contextlib.suppress(Exception):  # it may not exist
-                    self.remove(temporary)
-                raise
 
     def _move(self, source: str, target: str) -> None:
         if self._has_own_mv:
