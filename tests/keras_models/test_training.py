@@ -96,7 +96,7 @@ def test_fit_on_strings_equals_fit_on_the_same_batches_of_ids():
     *[({"validation_split": value}, ("validation_split", repr(value), 0, 1))
       for value in (NAN, "0.5", -0.1, 1.0, np.array([]), "")],
     *[({name: value}, (name, repr(value), lowest)) for name, lowest, *values in (
-        ("epochs", 1, 0, 1.5, "2"), ("initial_epoch", 0, -1, 2**31), ("steps_per_epoch", 1, 0, -3),
+        ("epochs", 1, 0, -3, 1.5, "2"), ("initial_epoch", 0, -1, 2**31), ("steps_per_epoch", 1, 0, -3),
         ("batch_size", 1, 0), ("validation_batch_size", 1, -3), ("validation_freq", 1, 0),
         ("validation_steps", 1, np.array([])),
     ) for value in values],

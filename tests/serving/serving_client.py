@@ -97,9 +97,8 @@ class RunningServer(Server):
 def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningServer, Client]]:
     """Serves models (name -> folder) while the block runs, and then stops the server."""
     flags = [f"{name}={folder}" for name, folder in models.items()]
-    server = RunningServer(
-        ServingOptions(model=flags, **({"port": 0, "reload_seconds": 0.1, "timeout_seconds": 300.0} | options))
-    )
+    options = {"port": 0, "reload_seconds": 0.1, "timeout_seconds": 300.0} | options
+    server = RunningServer(ServingOptions(model=flags, **options))
     started, failures, load = threading.Event(), list[BaseException](), server.models.load
 
     async def load_all() -> None:

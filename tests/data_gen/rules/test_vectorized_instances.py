@@ -74,9 +74,8 @@ def test_chunks_are_split_and_paired_like_the_reference(tmp_path):
     assert abs(np.mean(lengths[1] < 7) - 0.6) < 5 * 0.49 / math.sqrt(len(lengths[1])) < 0.05
 
 
-@pytest.mark.parametrize(
-    ("limit", "probability"), [(1, 0.5), (30, 0.01), (30, 0.5), (30, 0.99)]
-)  # of records of 16 positions
+# Of records of 16 positions.
+@pytest.mark.parametrize(("limit", "probability"), [(1, 0.5), (30, 0.01), (30, 0.5), (30, 0.99)])
 def test_the_number_of_predictions_respects_the_limit_and_the_text(limit, probability, tmp_path):
     vocabulary = MaskingVocabulary(list(range(100)), frozenset(), frozenset((2, 3)), 4)
     config = make_instance_config(max_predictions_per_seq=limit, masked_lm_prob=probability, vocabulary=vocabulary)
