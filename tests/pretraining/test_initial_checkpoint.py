@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints import checkpoint
-from official_bert.checkpoints.checkpoint import LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
@@ -17,23 +16,18 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.pretraining.initial_checkpoint import assign_initial_weights
 from official_bert.tokenization.casing import UNCASED
 from tests import make
-from tests.checkpoints.checkpoint_samples import sample
+from tests.checkpoints.checkpoint_samples import HEADS, sample
 from tests.conftest import WORDS
 from tests.make import assert_mentions, assert_rejected, list_weights, refusal
 from tests.pretraining.pretraining_runs import make_pretrainer
 
-ENCODER, MASKED_LM, POOLER = checkpoint.ENCODER, checkpoint.MASKED_LM, checkpoint.POOLER
-
-
-@pytest.fixture(scope="module")
-def model(tiny_config):
-    """A model whose weights a test may change."""
-    return build_pretraining_model(tiny_config)
-
 
 @pytest.mark.parametrize("format_name", list(WRITABLE))
-def test_weights_of_every_format_are_loaded(format_name, model, tiny_config, tmp_path):
-    written = FORMATS[format_name].write(sample(tiny_config), str(tmp_path))
+def test_weights_of_every_format_are_loaded(format_name, tiny_config, tmp_path):
+    written, model = (
+        FORMATS[format_name].write(sample(tiny_config), str(tmp_path)),
+        build_pretraining_model(tiny_config),
+    )
     for variable in model.variables:
         variable.assign(tf.zeros(variable.shape))
     initial = open_model(str(tmp_path))
@@ -45,17 +39,15 @@ def test_weights_of_every_format_are_loaded(format_name, model, tiny_config, tmp
     assert initial.require_vocab().split() == WORDS
 
 
-CHECKPOINTS = [
-    ({ENCODER, MASKED_LM}, [POOLER, checkpoint.NEXT_SENTENCE], 0),
-    ({ENCODER, POOLER, checkpoint.SEQUENCE_CLASSIFIER}, [MASKED_LM, checkpoint.NEXT_SENTENCE], 2),
-]
-
-
-@pytest.mark.parametrize(("parts", "new", "unused"), CHECKPOINTS)
-def test_missing_heads_are_initialized_and_task_heads_ignored(parts, new, unused, model, tiny_config):
-    lines = assign_initial_weights(model, sample(tiny_config, frozenset(parts)))
-    assert f"the checkpoint has no {', no '.join(new)}: new weights are used" in lines
-    assert f"{unused} unused" in lines[-2]
+def test_missing_heads_are_initialized_and_task_heads_ignored(tiny_config):
+    model = build_pretraining_model(tiny_config)
+    for parts, new, unused in (
+        ({ENCODER, MASKED_LM}, [POOLER, NEXT_SENTENCE], 0),
+        ({ENCODER, POOLER, HEADS["sequence"]}, [MASKED_LM, NEXT_SENTENCE], 2),
+    ):
+        lines = assign_initial_weights(model, sample(tiny_config, frozenset(parts)))
+        assert f"the checkpoint has no {', no '.join(new)}: new weights are used" in lines
+        assert f"{unused} unused" in lines[-2]
 
 
 def test_google_checkpoint_variables_are_read_by_name(test_data):
@@ -65,11 +57,10 @@ def test_google_checkpoint_variables_are_read_by_name(test_data):
     lines = assign_initial_weights(model, toy)
     assert lines[-1].startswith("46 tensors loaded, 0 missing, 0 unused; 93 other tensors")
     assert "  loaded   pooler/bias from bert/pooler/dense/bias" in lines
-    reader, weights = tf.train.load_checkpoint(path), list_weights(model)
-    kernel = reader.get_tensor("bert/encoder/layer_1/attention/output/dense/kernel")
+    get, weights = tf.train.load_checkpoint(path).get_tensor, list_weights(model)
+    kernel = get("bert/encoder/layer_1/attention/output/dense/kernel")
     np.testing.assert_array_equal(weights["layer_1_attention_output/kernel"], kernel)
-    kernel = reader.get_tensor("cls/seq_relationship/output_weights").T
-    np.testing.assert_array_equal(weights["next_sentence/kernel"], kernel)
+    np.testing.assert_array_equal(weights["next_sentence/kernel"], get("cls/seq_relationship/output_weights").T)
 
 
 def test_init_allow_permits_missing_and_unused_tensors(tiny_config, tmp_path):
@@ -97,9 +88,11 @@ def test_init_allow_permits_missing_and_unused_tensors(tiny_config, tmp_path):
     assert not changed & missing
 
 
-def test_weights_that_the_model_lacks_are_rejected(tiny_config, tmp_path):
+def test_weights_that_the_model_lacks_or_has_in_other_shapes_are_rejected(tiny_config, tmp_path):
     hugging_face.write(sample(tiny_config), str(tmp_path))
-    initial, smaller = open_model(str(tmp_path)), build_pretraining_model(make.tiny_config(num_hidden_layers=1))
-    refused = (tmp_path, "unused", "layer_1_attention_query/bias", "--init_allow=layer_1_attention_query/kernel")
-    assert_rejected(refused, assign_initial_weights, smaller, initial)
-    assert "16 unused" in assign_initial_weights(smaller, initial, ["layer_1_.*"])[-1]
+    initial = open_model(str(tmp_path))
+    smaller = build_pretraining_model(make.tiny_config(num_hidden_layers=1, intermediate_size=32))
+    refused = (tmp_path, "unused", "layer_1_attention_query/bias", "layer_0_intermediate/kernel", "[8, 16]", "[8, 32]")
+    assert_rejected((*refused, "--init_allow=layer_0_intermediate/kernel"), assign_initial_weights, smaller, initial)
+    allow = ["layer_1_.*", "layer_0_(intermediate/.*|output/kernel)"]
+    assert "3 missing, 16 unused" in assign_initial_weights(smaller, initial, allow)[-1]

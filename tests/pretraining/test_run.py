@@ -1,33 +1,45 @@
-"""Checks before the first step, and the initial weights of a run."""
+"""A run from its options to its files: checks before the first step, initial weights, the loop, and objectives."""
 
 import dataclasses
 import json
+import os
 import pathlib
 import random
 import re
 import shutil
-from typing import Any
+import signal
 from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from official_bert.checkpoints.conversion import convert
 from official_bert.checkpoints.formats import hugging_face
+from official_bert.checkpoints.loading import ModelAndTokenizer
+from official_bert.checkpoints.options import ConversionOptions
+from official_bert.checkpoints.run_checkpoints import find_newest_step
 from official_bert.commands import PRETRAIN
-from official_bert.data import record_schema
+from official_bert.data import record_codec, record_reader, record_schema
+from official_bert.finetuning.initial_model import read_initial_model
+from official_bert.inference.fill_mask import fill_mask
+from official_bert.optimization.optimizers import Lamb
 from official_bert.pretraining import checks, run
+from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.monitor import Profile
 from official_bert.pretraining.run import pretrain
+from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.locks import lock_folder
+from official_bert.runs.training_log import read_log
+from tests import make
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import ROOT, WORDS
-from tests.make import assert_mentions, assert_rejected, flip_bits, refusal, tiny_config, write_text, write_vocab
+from tests.event_files import read_scalars
+from tests.make import assert_mentions, assert_rejected, refusal, tiny_config, write_text, write_vocab
 from tests.pretraining import pretraining_runs as runs
 
-ANY_IDS = record_schema.pretraining_schema(runs.LENGTH, runs.PREDICTIONS)
 SWAPPED = [*WORDS[:7], WORDS[8], WORDS[7], *WORDS[9:]]
-CASED = [*WORDS[:-2], "Anna", "Berlin"]
 SECOND = {"phase2_num_train_steps": 3, "phase2_input_file": ["x"]}
 
 
@@ -67,49 +79,41 @@ def test_init_checkpoint_sets_weights_and_starts_at_step_zero(make_options, shar
     assert runs.log_values(tmp_path / "run", "step") == [1]
 
 
-def test_init_checkpoint_needs_the_vocabulary_of_the_records(
-    set_up_run, record_files, vocab_file, shared_run, tmp_path
-):
-    initial = shutil.copytree(shared_run, tmp_path / "initial")
-    changes = {"init_checkpoint": str(initial)}
+def test_init_checkpoint_needs_the_vocabulary_of_the_records(set_up_run, record_files, vocab_file, finished_run):
+    initial = finished_run.rename(finished_run.with_name("initial"))
+    changes, names = {"init_checkpoint": str(initial)}, ("--init_checkpoint", initial)
     write_vocab(initial / "vocab.txt", SWAPPED)
-    assert_rejected(
-        ("--init_checkpoint", initial, "line 8", "'c'", "'d'"), set_up_run, vocab_file=vocab_file, **changes
-    )
+    assert_rejected((*names, "line 8", "'c'", "'d'"), set_up_run, vocab_file=vocab_file, **changes)
     runs.write_manifest(record_files, vocab_file)
-    assert_rejected(("--init_checkpoint", initial, "--vocab_file"), set_up_run, **changes)
+    assert_rejected((*names, "--vocab_file"), set_up_run, **changes)
     shutil.copy(vocab_file, initial / "vocab.txt")
     set_up_run(**changes)
-    (tmp_path / "more").mkdir()
-    more = [shutil.copy(record_files[0], tmp_path / "more")]
-    runs.write_manifest(more, write_vocab(tmp_path / "other.txt", SWAPPED))
-    names = ("--init_checkpoint", initial, "--vocab_file")
-    assert_rejected(names, set_up_run, input_file=[*record_files, *more], **changes)
+    (initial / "more").mkdir()
+    more = [shutil.copy(record_files[0], initial / "more")]
+    runs.write_manifest(more, write_vocab(initial / "other.txt", SWAPPED))
+    assert_rejected((*names, "--vocab_file"), set_up_run, input_file=[*record_files, *more], **changes)
     (initial / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert set_up_run(**changes).options.do_lower_case is False
-    assert_rejected(("--init_checkpoint", initial, "lower-cased"), set_up_run, do_lower_case=True, **changes)
+    assert_rejected((*names, "lower-cased"), set_up_run, do_lower_case=True, **changes)
 
 
 def test_init_checkpoint_of_another_library_is_accepted(set_up_run, vocab_file, tiny_config, tmp_path, capsys):
     exact = dataclasses.replace(tiny_config, hidden_act="gelu_exact")
     hugging_face.write(sample(exact), str(tmp_path / "theirs"))
     changes = {"init_checkpoint": str(tmp_path / "theirs"), "vocab_file": vocab_file}
-    set_up_run(config=exact, **changes)
-    assert "warning" not in capsys.readouterr().out
-    set_up_run(config=tiny_config, **changes)
-    assert_mentions(capsys.readouterr().out, "hidden_act", "gelu", "--init_checkpoint", "gelu_exact")
-    set_up_run(config=dataclasses.replace(exact, layer_norm_eps=0.25), **changes)
-    assert_mentions(capsys.readouterr().out, "layer_norm_eps", 0.25, "--init_checkpoint", exact.layer_norm_eps)
+    for config, warned in (
+        (exact, ()),
+        (tiny_config, ("hidden_act", "gelu", "--init_checkpoint", "gelu_exact")),
+        (dataclasses.replace(exact, layer_norm_eps=0.25), ("layer_norm_eps", 0.25, exact.layer_norm_eps)),
+    ):
+        set_up_run(config=config, **changes)
+        output = capsys.readouterr().out
+        assert_mentions(output, *warned)
+        assert ("warning" in output) == bool(warned)
     more_heads = dataclasses.replace(exact, num_attention_heads=4)
     assert_rejected(("num_attention_heads", 4, "--init_checkpoint", 2), set_up_run, config=more_heads, **changes)
     write_vocab(pathlib.Path(vocab_file), SWAPPED)
     assert_rejected((vocab_file, "--init_checkpoint", "line 8", "'d'", "'c'"), set_up_run, config=exact, **changes)
-
-
-def test_weights_with_different_shapes_are_named(make_options, shared_run):
-    other = tiny_config(intermediate_size=32, num_hidden_layers=3)
-    names = (shared_run, "layer_0_intermediate/kernel", "[8, 16]", "[8, 32]", "layer_2_attention_query/kernel")
-    assert_rejected(names, pretrain, make_options(config=other, init_checkpoint=str(shared_run)))
 
 
 def test_a_missing_or_small_vocabulary_is_reported_or_sets_the_size(set_up_run, vocab_file, tmp_path, capsys):
@@ -185,8 +189,7 @@ def test_recipes_of_the_paper_decay_over_both_phases(recipe):
 
 
 def test_second_phase_with_a_learning_rate_has_its_own_schedule(make_options):
-    second = {**SECOND, "phase2_num_train_steps": 10, "learning_rate": 0.5}
-    warmup = {"phase2_num_warmup_steps": 2}
+    second, warmup = {**SECOND, "phase2_num_train_steps": 10, "learning_rate": 0.5}, {"phase2_num_warmup_steps": 2}
     others = {"warmup_jump": False, "decay_power": 2.0, "end_learning_rate": 0.1}
     for rate, changes, steps, expected in (
         (1.0, {}, (2, 10, 19, 20, 21), [0.25, 0.25, 0.025, 1.0, 0.9]),  # the first phase alone warms up
@@ -227,12 +230,13 @@ def test_weights_are_evaluated_at_intervals_and_at_the_end_of_each_phase(make_op
 
 def test_damaged_records_and_bad_values_are_named(make_options, record_files, tmp_path):
     values = {"input_ids": len(WORDS), "segment_ids": 7, "masked_lm_positions": runs.LENGTH, "masked_lm_ids": -1}
+    any_ids = record_schema.pretraining_schema(runs.LENGTH, runs.PREDICTIONS)
     for name, value in values.items():
         records = [runs.random_record(random.Random(number)) for number in range(8)]
         records[5][name][1] = value
-        path = runs.write_records(tmp_path / f"{name}.tfrecord", records, ANY_IDS)
+        path = runs.write_records(tmp_path / f"{name}.tfrecord", records, any_ids)
         assert_rejected((path, "record 5", name, value, 0), pretrain, make_options(input_file=[*record_files, path]))
-    flip_bits(record_files[1], pathlib.Path(record_files[1]).stat().st_size // 2)
+    make.flip_bits(record_files[1], pathlib.Path(record_files[1]).stat().st_size // 2)
     for changes in ({}, {"init_from_records": True}):
         assert_rejected((record_files[1], "record 25", "byte"), pretrain, make_options(**changes))
 
@@ -269,26 +273,25 @@ def test_empty_files_are_left_out(set_up_run, record_files, tmp_path, capsys):
 
 @pytest.fixture
 def casing(set_up_run, vocab_file):
-    """Sets up a run with a vocabulary, and returns the settings of its tokenizer, which run.json has too."""
+    """Sets up a run with a vocabulary, and returns whether it lower-cases text and strips accents, as in run.json."""
 
     def get_casing(**changes):
         parts = set_up_run(vocab_file=vocab_file, **changes)
         settings = json.loads(parts.model_files["tokenizer_config.json"])
         assert settings.items() <= parts.metadata["flags"].items()
-        return settings
+        return settings["do_lower_case"], settings.get("strip_accents")
 
     return get_casing
 
 
 def test_accents_are_kept_as_the_records_manifest_says(casing, record_files, vocab_file, tmp_path):
-    assert casing() == {"do_lower_case": True}
-    assert casing(strip_accents=False) == {"do_lower_case": True, "strip_accents": False}
+    assert (casing(), casing(strip_accents=False)) == ((True, None), (True, False))
     stored = tmp_path / "run" / "tokenizer_config.json"
     write_text(stored, '{\n  "do_lower_case": true,\n  "strip_accents": false\n}\n')
-    assert casing() == {"do_lower_case": True, "strip_accents": False}
+    assert casing() == (True, False)
     stored.unlink()
     runs.write_manifest(record_files, vocab_file, do_lower_case=True, strip_accents=False)
-    assert casing() == {"do_lower_case": True, "strip_accents": False}
+    assert casing() == (True, False)
     assert_rejected(("--strip_accents", "--input_file", "accents"), casing, strip_accents=True)
     hugging_face.write(sample(tiny_config(num_hidden_layers=1)), str(tmp_path / "initial"))
     names = ("--init_checkpoint", tmp_path / "initial", "lower-cased", "accents")
@@ -298,8 +301,8 @@ def test_accents_are_kept_as_the_records_manifest_says(casing, record_files, voc
 
 
 def test_the_casing_comes_from_the_manifest_or_the_vocabulary(casing, record_files, vocab_file, tmp_path, capsys):
-    write_vocab(pathlib.Path(vocab_file), CASED)
-    assert casing() == {"do_lower_case": False}
+    write_vocab(pathlib.Path(vocab_file), [*WORDS[:-2], "Anna", "Berlin"])
+    assert casing() == (False, None)
     assert_rejected((vocab_file, "'Anna'", "--do_lower_case=false"), casing, do_lower_case=True)
     runs.write_manifest(record_files, vocab_file, do_lower_case=True)
     assert_rejected((vocab_file, "'Anna'", "records", "--do_lower_case=false"), casing)
@@ -307,28 +310,209 @@ def test_the_casing_comes_from_the_manifest_or_the_vocabulary(casing, record_fil
     assert_rejected(("--do_lower_case", "--input_file"), casing, do_lower_case=True)
     # A folder from an older version, which stored the flag's default.
     write_text(tmp_path / "run" / "tokenizer_config.json", '{"do_lower_case": true}')
-    assert casing() == {"do_lower_case": False}
+    assert casing() == (False, None)
     assert "tokenizer_config.json is replaced, because it contradicts the records' manifest" in capsys.readouterr().out
 
 
-def test_optimizer_flags_are_passed_to_the_optimizer(set_up_run, monkeypatch):
-    monkeypatch.setattr(run, "Pretrainer", Pretrainer)
-    flags = {"weight_decay": 0.2, "adam_beta1": 0.8, "max_grad_norm": 0, "optimizer": "lamb"}
-    parts = set_up_run(**flags)
+def test_flags_are_passed_to_the_optimizer_and_to_the_training_step(set_up_run, monkeypatch):
+    build = mock.Mock(wraps=Pretrainer)
+    monkeypatch.setattr(run, "Pretrainer", build)
+    flags = {"on_nonfinite": "skip", "gradient_accumulation_steps": 2, "rematerialize": True, "dtype": "bfloat16"}
+    flags |= {"weight_decay": 0.2, "adam_beta1": 0.8, "max_grad_norm": 0, "optimizer": "lamb"}
+    parts = set_up_run(**flags, freeze=["layer_0_.*"], next_sentence_prediction=False, deterministic=True)
+    expected = {"skip_nonfinite": True, "micro_batches": 2, "rematerialize": True, "dtype": "mixed_bfloat16"}
+    expected |= {"frozen": ["layer_0_.*"], "next_sentence": False, "packed": False, "times_input": False}
+    assert expected.items() <= build.call_args.kwargs.items()
     optimizer = parts.pretrainer.optimizer
-    assert (optimizer.weight_decay_rate, optimizer.beta_1, optimizer.clip_norm) == (0.2, 0.8, None)
+    assert (type(optimizer), optimizer.weight_decay_rate, optimizer.beta_1, optimizer.clip_norm) == (
+        Lamb,
+        0.2,
+        0.8,
+        None,
+    )
     assert flags.items() <= parts.metadata["flags"].items()
 
 
-def test_flags_are_passed_to_the_training_step(set_up_run, monkeypatch):
-    def build(**settings):
-        built.update(settings)
-        return Pretrainer(**settings)
+FILES = """bert_config.json vocab.txt tokenizer_config.json checkpoint ckpt-5.index ckpt-5.data-00000-of-00001
+train.jsonl eval.jsonl train eval eval_results.txt run.json MODEL_CARD.md checksums.json"""
+SCORES = ["loss", "masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss"]
+MEASURED = """learning_rate gradient_norm steps_per_second examples_per_second tokens_per_second input_wait_share
+max_seq_length processor_seconds"""
 
-    built: dict[str, Any] = {}
-    monkeypatch.setattr(run, "Pretrainer", build)
-    flags = {"on_nonfinite": "skip", "gradient_accumulation_steps": 2, "rematerialize": True, "dtype": "bfloat16"}
-    set_up_run(**flags, freeze=["layer_0_.*"], next_sentence_prediction=False, deterministic=True)
-    expected = {"skip_nonfinite": True, "micro_batches": 2, "rematerialize": True, "dtype": "mixed_bfloat16"}
-    expected |= {"frozen": ["layer_0_.*"], "next_sentence": False, "packed": False, "times_input": False}
-    assert expected.items() <= built.items()
+
+def test_a_run_writes_all_documented_files(make_options, record_files, vocab_file, tmp_path, capsys, eager_steps):
+    folder, steps = tmp_path / "run", {"num_train_steps": 3, "phase2_num_train_steps": 2, "keep_checkpoint_max": 1}
+    sizes = {
+        "phase2_max_seq_length": runs.LENGTH,
+        "phase2_max_predictions_per_seq": runs.PREDICTIONS,
+        "eval_batch_size": 40,
+    }
+    changes = {**steps, **sizes, "phase2_input_file": record_files, "phase2_train_batch_size": 4}
+    assert pretrain(make_options(do_eval=True, vocab_file=vocab_file, **changes)) == 0
+    assert {path.name for path in folder.iterdir()} == {*FILES.split()}
+    assert "4 files have no manifest" in (folder / "MODEL_CARD.md").read_text()
+    printed = re.findall("^step .*", capsys.readouterr().out, re.MULTILINE)
+    # The first step of each phase compiles.
+    assert ["examples/s" in line for line in printed] == [False, True, True, False, True]
+    assert tf.train.load_variable(str(folder), "place/position/.ATTRIBUTES/VARIABLE_VALUE") == 2 * 4
+    lines = read_log(str(folder), "train")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert set(lines[0]) == {"step", *SCORES, *MEASURED.split()}
+    assert [lines[step]["learning_rate"] for step in (0, 4)] == pytest.approx([0.0, 1e-2 * (1 - 4 / 5)])
+    results = dict(line.split(" = ") for line in (folder / "eval_results.txt").read_text().splitlines())
+    assert list(results) == ["global_step", *SCORES]
+    assert results["global_step"] == "5"
+    assert set(read_scalars(folder / "train")) == set(lines[0]) - {"step"}
+    assert set(read_scalars(folder / "eval")) == {*SCORES, "predictions"}
+
+
+@pytest.mark.parametrize("step", [20, 21])
+@pytest.mark.usefixtures("eager_steps")
+def test_no_step_follows_a_stop_in_an_evaluation(step, make_options, record_files, finished_run, monkeypatch, capsys):
+    def evaluate_until_sigterm(_, is_stopping):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return not is_stopping()
+
+    monkeypatch.setattr(HeldOutEvaluation, "evaluate_checkpoint", evaluate_until_sigterm)
+    changes = {"num_train_steps": 30, "allow_changes": ["num_train_steps"], "eval_input_file": record_files}
+    assert pretrain(make_options(eval_steps=step, **changes)) == 128 + signal.SIGTERM
+    assert capsys.readouterr().out.endswith(f"stopped at step {step}; run the same command to resume\n")
+    assert runs.log_values(finished_run, "step")[-1] == step
+    assert find_newest_step(str(finished_run)) == step
+
+
+@pytest.mark.slow
+def test_deterministic_runs_save_the_same_bytes(record_files, config_file, tmp_path):
+    environment = {"TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
+    flags = ("--do_eval", f"--eval_input_file={record_files[1]}", "--num_train_steps=5", "--deterministic")
+    saved = []
+    for name in ("one", "other"):
+        _, *command = runs.pretrain_command(record_files, config_file, tmp_path / name, *flags)
+        done = make.run_python(*command, environment=environment)
+        assert done.returncode == 0, done.stderr
+        saved.append({path.name: path.read_bytes() for path in (tmp_path / name).glob("ckpt-5.*")})
+    assert len(saved[0]) == 2
+    assert saved[1] == saved[0]
+    assert json.loads((tmp_path / "one" / "run.json").read_text())["flags"]["deterministic"] is True
+
+
+@pytest.mark.usefixtures("eager_steps")
+def test_a_loss_that_is_not_finite_stops_the_run_and_its_records_are_named(make_options, tiny_config):
+    # The first step uses random weights and is finite. At this learning rate it makes the weights useless.
+    options = make_options(learning_rate=1e30, num_warmup_steps=0)
+    message = refusal(pretrain, options)
+    assert_mentions(message, "step 2", "nan")
+    found = re.findall(r"([\w/.-]+\.tfrecord): ([\d, ]+)", message)
+    named = [list(record_reader.read_file(path))[int(each)] for path, those in found for each in those.split(", ")]
+    # The second batch read by training.
+    records = RunRecords(options, tiny_config, replicas=1).training(options.phases[0])
+    batch = list(records.training_batches(8, options.random_seed, 0).take(2))[1]
+    encoded = record_codec.encode({name: np.asarray(value) for name, value in batch.items()}, runs.SCHEMA)
+    assert len(set(named)) == 8
+    assert sorted(named) == sorted(encoded)
+
+
+@pytest.mark.slow
+def test_calls_become_longer_once_the_step_time_is_known(make_options, tmp_path, monkeypatch):
+    train = mock.create_autospec(Pretrainer.train, side_effect=Pretrainer.train)
+    monkeypatch.setattr(Pretrainer, "train", train)
+    pretrain(make_options("quick", log_steps=20))
+    assert [call.args[2] for call in train.call_args_list] == [1, 1, 8, 10]
+    train.reset_mock()
+    monkeypatch.setattr(run, "_MAX_CALL_SECONDS", 1e-9)
+    pretrain(make_options("slow", log_steps=20, profile_steps=["3", "5"]))
+    assert [call.args[2] for call in train.call_args_list] == [1] * 20
+    assert runs.log_values(tmp_path / "quick") == runs.log_values(tmp_path / "slow")
+    assert list((tmp_path / "slow" / "train").rglob("*.xplane.pb"))
+
+
+@pytest.mark.slow
+def test_disabled_next_sentence_prediction_is_never_mentioned(make_options, record_files, vocab_file, tmp_path, capsys):
+    folder, changes = tmp_path / "run", {"num_train_steps": 2, "do_eval": True, "vocab_file": vocab_file}
+    runs.write_manifest(record_files, vocab_file, sentence_objective="none", masking_rates="100/0/0")
+    assert_rejected("--nonext_sentence_prediction", pretrain, make_options(**changes))
+    pretrain(make_options(next_sentence_prediction=False, **changes))
+    assert "next sentence" not in capsys.readouterr().out
+    for line in [*read_log(str(folder), "train"), *read_log(str(folder), "eval")]:
+        assert line["loss"] == line["masked_lm_loss"] > 0
+        assert "next_sentence_loss" not in line
+    assert "next_sentence" not in (folder / "eval_results.txt").read_text()
+    metadata = json.loads((folder / "run.json").read_text())
+    assert metadata["flags"]["next_sentence_prediction"] is False
+    assert metadata["data"][0]["source"]["flags"]["masking_rates"] == "100/0/0"
+    card = " ".join((folder / "MODEL_CARD.md").read_text().split())
+    assert all(each in card for each in ("to predict masked tokens. It has", "Its pooler is not trained", "100/0/0"))
+    runs.write_manifest(record_files, vocab_file)
+    assert_rejected(("--next_sentence_prediction", False, True), pretrain, make_options(**changes))
+
+
+@pytest.mark.slow
+def test_left_to_right_is_stored_in_the_configuration(make_options, vocab_file, tmp_path, capsys):
+    folder, changes = tmp_path / "run", {"num_train_steps": 2, "vocab_file": vocab_file}
+    pretrain(make_options(left_to_right=True, **changes))
+    log = capsys.readouterr().out
+    assert "  next token 4." in log
+    assert "masked LM" not in log
+    assert "each token from the tokens before it and next sentences" in (folder / "MODEL_CARD.md").read_text()
+    # All tokens are predicted, not only the masked ones, so the loss is close to a uniform guess.
+    assert runs.log_values(folder, "masked_lm_loss")[0] == pytest.approx(np.log(78), rel=0.05)
+    config = read_initial_model(str(folder)).config
+    assert config.causal_attention
+    assert_rejected(folder / "bert_config.json", pretrain, make_options(**changes))
+    assert_rejected("[MASK]", fill_mask, ModelAndTokenizer(None, config, None), "[MASK]")
+    conversion = ConversionOptions(from_=str(folder), to=str(tmp_path / "out"), to_format="tf1")
+    assert_rejected((folder, "--to_format=official_bert"), convert, conversion)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def two_files(record_files, tmp_path):
+    """Two files of records in different folders, which may have different manifests."""
+    (tmp_path / "other").mkdir()
+    return record_files[0], str(shutil.move(record_files[1], tmp_path / "other"))
+
+
+def test_records_of_several_kinds_or_of_other_sizes_are_refused(set_up_run, two_files, vocab_file, tmp_path):
+    first, other = two_files
+    unmasked = {"masking": "dynamic", "masked_lm_prob": 0.15, "do_whole_word_mask": False}
+    for flags, other_flags, names in (
+        (unmasked, None, ("--input_file", "masks")),
+        (unmasked, {}, ("--input_file", "masks")),
+        (unmasked, {**unmasked, "masked_lm_prob": 0.25}, ("masked_lm_prob", 0.15, 0.25)),
+        ({"do_lower_case": True}, {"do_lower_case": False}, ("--input_file", "lower-cased")),
+        ({}, {"max_predictions_per_seq": 4}, ("--max_predictions_per_seq", 3, 4)),
+    ):
+        runs.write_manifest([first], vocab_file, **flags)
+        if other_flags is not None:
+            runs.write_manifest([other], vocab_file, **other_flags)
+        assert_rejected(names, set_up_run, input_file=[first, other], vocab_file=vocab_file)
+    runs.write_manifest([first], vocab_file, **unmasked)
+    assert_rejected("--vocab_file", set_up_run, input_file=[first])
+    runs.write_manifest([first], write_vocab(tmp_path / "other.txt", WORDS[:-1]))
+    assert_rejected((vocab_file, "--input_file"), set_up_run, input_file=[first], vocab_file=vocab_file)
+
+
+def test_a_missing_file_of_a_manifest_is_refused_with_a_pattern(set_up_run, record_files, vocab_file, tmp_path):
+    runs.write_manifest(record_files, vocab_file)
+    pathlib.Path(record_files[1]).unlink()
+    names = (record_files[1], "--input_file", tmp_path / "records.manifest.json")
+    assert_rejected(names, set_up_run, input_file=[f"{tmp_path}/*.tfrecord"])
+
+
+def test_several_objectives_or_vocabularies_are_refused(set_up_run, two_files, vocab_file, tmp_path):
+    first, other = two_files
+    runs.write_manifest([first], vocab_file)
+    sizes = {"phase2_max_seq_length": runs.LENGTH, "phase2_max_predictions_per_seq": runs.PREDICTIONS}
+    phase2 = {"phase2_num_train_steps": 1, "phase2_input_file": [other], **sizes}
+    both, held_out = ({"eval_input_file": paths, "do_eval": True} for paths in ([first, other], [other]))
+    for refused, flag, values in (
+        ((phase2, both, held_out), "sentence_objective", ("next_sentence", "none")),
+        ((phase2, both), "masking_rates", ("80/10/10", "0/0/100")),
+    ):
+        runs.write_manifest([other], vocab_file, **{flag: values[1]})
+        for changes in refused:
+            assert_rejected((f"--{flag}", *values), set_up_run, input_file=[first], **changes)
+    runs.write_manifest([other], write_vocab(tmp_path / "other.txt", [*WORDS[:-2], WORDS[-1], WORDS[-2]]))
+    general = {"eval_input_file": [first], "general_eval_file": [other], "do_eval": True}
+    for changes in ({"input_file": [first, other]}, phase2, held_out, general):
+        assert_rejected("--vocab_file", set_up_run, **{"input_file": [first], **changes})
