@@ -52,7 +52,7 @@ class Server(http.server.ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def add_repository(self, name: str, folder: pathlib.Path, revisions: list[str]) -> None:
+    def add_repository(self, name, folder, revisions: list[str]) -> None:
         """Adds what huggingface_hub requests: the commit of a revision with its files, and each file with its hash."""
         contents = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         siblings = [{"rfilename": each} for each in contents]
@@ -96,7 +96,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def google_zip(folder: pathlib.Path, prefix: str = f"{TINY}/") -> bytes:
+def google_zip(folder, prefix: str = f"{TINY}/") -> bytes:
     """Returns a zip of a checkpoint folder as Google publishes it, plus a file whose path points outside the folder."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as writer:
@@ -112,7 +112,7 @@ def forget_downloads() -> None:
 
 
 @pytest.fixture(autouse=True)
-def server(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(tmp_path, monkeypatch) -> Iterator[Server]:
     """Starts the server and makes this process download from it, to caches of this test."""
     with Server() as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
@@ -129,7 +129,7 @@ def server(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 @pytest.fixture
-def on_hub(server: Server, tmp_path: pathlib.Path) -> pathlib.Path:
+def on_hub(server, tmp_path) -> pathlib.Path:
     folder = tmp_path / "published"
     samples.write_hugging_face(samples.sample(samples.SAMPLE_CONFIG), folder)
     (folder / "pytorch_model.bin").write_bytes(b"other weights")
@@ -139,7 +139,7 @@ def on_hub(server: Server, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def released(tmp_path: pathlib.Path) -> pathlib.Path:
+def released(tmp_path) -> pathlib.Path:
     folder = tmp_path / "released"
     tf1.write(samples.sample(samples.SAMPLE_CONFIG), str(folder))
     for name in ("tokenizer_config.json", "checksums.json"):
@@ -147,7 +147,7 @@ def released(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def test_names_on_the_hub_are_accepted_as_checkpoints(on_hub: pathlib.Path, server: Server, tmp_path: pathlib.Path):
+def test_names_on_the_hub_are_accepted_as_checkpoints(on_hub, server, tmp_path):
     expected = open_model(str(on_hub))
     samples.assert_equal(open_model("hf://owner/name"), expected)
     assert not [path for path in server.asked if path.endswith(("pytorch_model.bin", "tf_model.h5"))]
@@ -161,7 +161,7 @@ def test_names_on_the_hub_are_accepted_as_checkpoints(on_hub: pathlib.Path, serv
         samples.assert_equal(open_model(f"hf://owner/{folder.name}"), open_model(str(folder)))
 
 
-def test_added_tokens_of_old_files_are_downloaded(on_hub: pathlib.Path, server: Server):
+def test_added_tokens_of_old_files_are_downloaded(on_hub, server):
     (on_hub / "tokenizer.json").unlink(missing_ok=True)
     token = "un"
     (on_hub / "added_tokens.json").write_text(json.dumps({token: WORDS.index(token)}))
@@ -197,7 +197,7 @@ def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, 
 
 
 @pytest.mark.parametrize("prefix", [f"{TINY}/", ""])
-def test_googles_releases_are_downloaded_once(prefix: str, released: pathlib.Path, server: Server, tmp_path):
+def test_googles_releases_are_downloaded_once(prefix, released, server, tmp_path):
     server.publish(google_zip(released, prefix))
     samples.assert_equal(open_model(NAME), open_model(str(released)))
     named_models.get_google_release.cache_clear()
@@ -206,7 +206,7 @@ def test_googles_releases_are_downloaded_once(prefix: str, released: pathlib.Pat
     assert not (tmp_path / "cache" / "google" / "outside.txt").exists()
 
 
-def test_concurrent_and_killed_downloads(released: pathlib.Path, server: Server, tmp_path: pathlib.Path, monkeypatch):
+def test_concurrent_and_killed_downloads(released, server, tmp_path, monkeypatch):
     server.publish(google_zip(released))
     other = tmp_path / "cache" / "google" / TINY
     left = other.with_name(f"{TINY}.writing-0123456789ab")
@@ -228,7 +228,7 @@ def test_concurrent_and_killed_downloads(released: pathlib.Path, server: Server,
     assert [path.name for path in other.parent.iterdir()] == [TINY]
 
 
-def test_a_damaged_download_leaves_no_files(released: pathlib.Path, server: Server, tmp_path: pathlib.Path):
+def test_a_damaged_download_leaves_no_files(released, server, tmp_path):
     place = tmp_path / "cache" / "google" / TINY
     content = bytearray(google_zip(released))
     content[len(content) // 2] ^= 1
@@ -279,14 +279,14 @@ def test_names_without_a_scheme_are_downloaded_from_their_source(
     ("hf://a/b/c", "hf://owner/name"),
     ("hf://owner/../name", "hf://owner/name"),
 ])  # fmt: skip
-def test_unknown_names_are_explained_without_network(name: str, expected: str, server: Server):
+def test_unknown_names_are_explained_without_network(name, expected, server):
     for read in (open_model, read_initial_model):
         assert_rejected((name, expected), read, name)
     assert not server.asked
     assert_rejected("hf://owner/gone", open_model, "hf://owner/gone")
 
 
-def test_the_list_of_names_has_the_published_sizes_and_needs_no_network(server: Server):
+def test_the_list_of_names_has_the_published_sizes_and_needs_no_network(server):
     names = list(named_models.GOOGLE_RELEASES)
     sizes = {path.stem for path in (ROOT / "configs" / "models").glob("*.json")}
     assert sizes <= set(names)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -27,13 +28,9 @@ def resolve_workers():
     return resolver.cluster_spec().as_dict()["worker"], resolver.task_type, resolver.task_id
 
 
+NO_KERNEL = "No OpKernel was registered to support Op 'ConfigureDistributedTPU' with these attrs: []"
 TPU_ERRORS = [
-    (
-        tf.errors.InvalidArgumentError(
-            None, None, "No OpKernel was registered to support Op 'ConfigureDistributedTPU' with these attrs: []"
-        ),
-        "tensorflow-tpu",
-    ),
+    (tf.errors.InvalidArgumentError(None, None, NO_KERNEL), "tensorflow-tpu"),
     (tf.errors.NotFoundError(None, None, "BUSY\nand more"), "BUSY"),
     (OSError("ENOENT"), "ENOENT"),
     (ValueError(), "ValueError"),
@@ -42,16 +39,11 @@ TPU_ERRORS = [
 
 @pytest.mark.parametrize(("error", "reason"), TPU_ERRORS)
 def test_a_missing_tpu_is_reported_in_one_line(error, reason, monkeypatch):
-    given = []
-
-    def connect(**settings):
-        given.append(settings)
-        raise error
-
+    connect = mock.Mock(side_effect=error)
     monkeypatch.setattr(tf.distribute.cluster_resolver.TPUClusterResolver, "connect", connect)
     assert_rejected("'local'", get_strategy, "tpu")
     message = refusal(get_strategy, "tpu", "mine", "here", "ours")
-    assert given[1] == {"tpu": "mine", "zone": "here", "project": "ours"}
+    assert connect.call_args.kwargs == {"tpu": "mine", "zone": "here", "project": "ours"}
     assert_mentions(message, "'mine'", reason, "--tpu_name")
     assert "\n" not in message
     assert "attrs" not in message
@@ -83,23 +75,19 @@ def test_invalid_strategies_and_workers_are_rejected(name, hosts, index, names):
     assert "TF_CONFIG" not in os.environ
 
 
-_ONE_WORKER = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "%s", "index": %s}}'
-_TASKS = [("worker", 1), ("worker", -1), ("worker", '"x"'), ("evaluator", 0)]
-_INVALID = ["{bad", "[]", *(_ONE_WORKER % task for task in _TASKS)]
-
-
-@pytest.mark.parametrize("value", ["", *_INVALID])
-def test_an_invalid_tf_config_is_rejected(environment, value):
-    environment.setenv("TF_CONFIG", value)
-    assert_rejected(("TF_CONFIG", value, "--worker_hosts"), set_workers, "multi_worker", [], None)
-
-
-@pytest.mark.parametrize("value", [None, "{}"])
-def test_a_single_worker_is_warned_about(environment, capsys, value):
-    if value:
+def test_an_invalid_tf_config_is_rejected(environment):
+    task = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "%s", "index": %s}}'
+    tasks = [task % each for each in (("worker", 1), ("worker", -1), ("worker", '"x"'), ("evaluator", 0))]
+    for value in ("", "{bad", "[]", *tasks):
         environment.setenv("TF_CONFIG", value)
-    set_workers("multi_worker", [], None)
-    assert "this process trains alone" in capsys.readouterr().out
+        assert_rejected(("TF_CONFIG", value, "--worker_hosts"), set_workers, "multi_worker", [], None)
+
+
+def test_a_single_worker_is_warned_about(environment, capsys):
+    for _ in range(2):
+        set_workers("multi_worker", [], None)
+        assert "this process trains alone" in capsys.readouterr().out
+        environment.setenv("TF_CONFIG", "{}")
     environment.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}')
     set_workers("multi_worker", [], None)
     assert not capsys.readouterr().out
@@ -107,13 +95,15 @@ def test_a_single_worker_is_warned_about(environment, capsys, value):
 
 def set_slurm(environment, nodes, per_node, tasks, task, here):
     """Sets the variables that SLURM sets for the tasks of a step."""
-    variables = {"STEP_NODELIST": nodes, "STEP_TASKS_PER_NODE": per_node, "STEP_NUM_TASKS": tasks, "PROCID": task}
-    for name, value in variables.items():
-        environment.setenv(f"SLURM_{name}", str(value))
-    environment.setenv("SLURMD_NODENAME", here)
+    variables = {"_STEP_NODELIST": nodes, "_STEP_TASKS_PER_NODE": per_node, "_STEP_NUM_TASKS": tasks, "_PROCID": task}
+    for name, value in {**variables, "D_NODENAME": here}.items():
+        environment.setenv(f"SLURM{name}", str(value))
 
 
 def test_workers_are_read_from_slurm_variables(environment):
+    set_slurm(environment, "n1", "1", tasks=1, task=0, here="n1")
+    set_workers("multi_worker", [], None)
+    assert "TF_CONFIG" not in os.environ, "a step with one task is a single worker"
     set_slurm(environment, "gpu[08-09,11]", "2(x2),1", tasks=5, task=3, here="gpu09")
     set_workers("multi_worker", [], None)
     hosts = ["gpu08:8888", "gpu08:8889", "gpu09:8888", "gpu09:8889", "gpu11:8888"]
@@ -131,12 +121,6 @@ def test_flags_and_tf_config_take_precedence_over_slurm(environment):
     assert os.environ["TF_CONFIG"] == given
 
 
-def test_a_slurm_step_with_one_task_is_a_single_worker(environment):
-    set_slurm(environment, "n1", "1", tasks=1, task=0, here="n1")
-    set_workers("multi_worker", [], None)
-    assert "TF_CONFIG" not in os.environ
-
-
 def test_incomplete_or_unordered_slurm_variables_are_rejected(environment):
     # TensorFlow's resolver sorts n10 before n2, so the workers would connect to the wrong hosts.
     set_slurm(environment, "n[2,10]", "1(x2)", tasks=2, task=0, here="n2")
@@ -146,26 +130,22 @@ def test_incomplete_or_unordered_slurm_variables_are_rejected(environment):
     assert_rejected(("SLURM_STEP_NODELIST", "--worker_hosts"), set_workers, "multi_worker", [], None)
 
 
-@pytest.mark.parametrize(
-    ("step", "changes", "names"),
-    [
-        (10, {}, None),
+def test_workers_of_different_runs_are_rejected(monkeypatch):
+    monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: True)
+    values = {"--learning_rate": 1e-3, "--log_steps": None, "records": ["a"]}
+    first: list[float] = []  # sent by a first worker, in the order of its calls
+    monkeypatch.setattr(distribution, "_worker_mean", lambda strategy: lambda value: first.append(value) or value)
+    distribution.check_same_run(None, 10, "model", values)
+    monkeypatch.setattr(distribution, "_worker_mean", lambda strategy: lambda value: (value + sent.pop(0)) / 2)
+    for step, changes, names in (
         (20, {}, ("step 20", "model", "--output_dir")),
         (10, {"--log_steps": 3}, "--log_steps"),
         (10, {"--learning_rate": 1e-4, "records": ["b"]}, ("--learning_rate", "records")),
-    ],
-)
-def test_workers_of_different_runs_are_rejected(step, changes, names, monkeypatch):
-    monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: True)
-    values = {"--learning_rate": 1e-3, "--log_steps": None, "records": ["a"]}
-    sent = []  # by a first worker, in the order of its calls
-    monkeypatch.setattr(distribution, "_worker_mean", lambda strategy: lambda value: sent.append(value) or value)
-    distribution.check_same_run(None, 10, "model", values)
-    monkeypatch.setattr(distribution, "_worker_mean", lambda strategy: lambda value: (value + sent.pop(0)) / 2)
-    if names:
+    ):
+        sent = first.copy()
         assert_rejected(names, distribution.check_same_run, None, step, "model", {**values, **changes})
-    else:
-        distribution.check_same_run(None, step, "model", {**values, **changes})
+    sent = first.copy()
+    distribution.check_same_run(None, 10, "model", values)
 
 
 def test_the_error_about_a_lost_worker_contains_its_reason(monkeypatch):

@@ -10,7 +10,7 @@ from official_bert.optimization.schedules import WarmupPolynomialDecay
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_overflowing_steps_are_skipped_and_the_loss_scale_adapts(jit_compile: bool):
-    def train(inputs: list[float]) -> tuple[list[np.ndarray], list[np.ndarray], list[float]]:
+    def train(*inputs):
         kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
         optimizer = BertAdamW(0.1, clip_norm=None)
         optimizer.build([kernel])
@@ -35,34 +35,24 @@ def test_overflowing_steps_are_skipped_and_the_loss_scale_adapts(jit_compile: bo
         assert int(optimizer.iterations.numpy()) == len(inputs)
         return weights, [np.asarray(variable) for variable in optimizer.variables[2:]], factors
 
-    skipping, moments, factors = train([2.0, 100.0, 2.0, 2.0])  # 100 * 2 ** 10 is too large for float16
-    whole, moments_of_whole, _ = train([2.0, 2.0, 2.0])
+    skipping, moments, factors = train(2.0, 100.0, 2.0, 2.0)  # 100 * 2 ** 10 is too large for float16
+    whole, moments_of_whole, _ = train(2.0, 2.0, 2.0)
     assert factors == [2.0**10, 2.0**9, 2.0**9, 2.0**10]
     np.testing.assert_array_equal(skipping[1], skipping[0])
     np.testing.assert_array_equal(skipping[2:], whole[1:])
     np.testing.assert_array_equal(moments, moments_of_whole)
 
 
-def test_loss_scale_doubles_only_after_every_growth_interval():
-    scale = DynamicLossScale(initial=2.0, growth_steps=3)
-    factors = []
-    for _ in range(7):
-        scale.update(tf.constant(True))
-        factors.append(float(scale.factor))
-    assert factors == [2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 8.0]
-
-
-def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
+def test_loss_scale_doubles_after_every_growth_interval_within_its_bounds():
     default = DynamicLossScale()
     assert (float(default.factor), default.growth_steps) == (2.0**15, 2000)
-    scale = DynamicLossScale(initial=2.0, growth_steps=1)
-    for _ in range(3):
-        scale.update(tf.constant(False))
-    assert float(scale.factor) == 1.0
-    for _ in range(30):
-        scale.update(tf.constant(True))
-    assert float(scale.factor) == 2.0**24
-    assert [variable.path for variable in scale.variables] == ["loss_scale/factor", "loss_scale/finite_steps"]
+
+    def update(scale, *finite):
+        return [scale.update(tf.constant(each)) or float(scale.factor) for each in finite]
+
+    assert update(DynamicLossScale(2.0, growth_steps=3), *[True] * 7) == [2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 8.0]
+    factors = update(DynamicLossScale(2.0, growth_steps=1), *[False] * 3, *[True] * 30)
+    assert (factors[2], factors[-1]) == (1.0, 2.0**24)
 
 
 def test_a_restarted_optimizer_resets_its_loss_scale():

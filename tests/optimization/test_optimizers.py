@@ -19,24 +19,23 @@ from tests.reference import ReferenceAdamW, ReferenceCorrectedAdamW, ReferenceKe
 SHAPES = [("kernel", (3, 4)), ("bias", (4,)), ("gamma", (4,)), ("beta", (4,)), ("embeddings", (5, 3))]
 
 RULES = [
-    ("adamw", {}, ReferenceAdamW, False),
-    ("adamw", {}, ReferenceAdamW, True),
-    ("adamw", {"adam_bias_correction": True}, ReferenceCorrectedAdamW, False),
-    ("adamw", {"adam_bias_correction": True}, ReferenceCorrectedAdamW, True),
+    *(("adamw", {}, ReferenceAdamW, uses_kernel) for uses_kernel in (False, True)),
+    *(("adamw", {"adam_bias_correction": True}, ReferenceCorrectedAdamW, uses_kernel) for uses_kernel in (False, True)),
     ("lamb", {}, ReferenceLamb, False),
     ("keras_adamw", {}, ReferenceKerasAdamW, False),
 ]
-OTHER_NUMBERS = {"beta_1": 0.7, "beta_2": 0.8, "epsilon": 1e-2, "weight_decay_rate": 0.3, "clip_norm": 0.5}
+OTHER = {"beta_1": 0.7, "beta_2": 0.8, "epsilon": 1e-2, "weight_decay_rate": 0.3, "clip_norm": 0.5}
+NUMBERS = [
+    (0.01, {}),
+    (10.0, {}),
+    (10.0, OTHER),
+    (10.0, {"beta_1": 0.0, "clip_norm": None}),
+]  # of both sides of the norm
 
 
 @pytest.mark.parametrize(("name", "settings", "reference_class", "uses_kernel"), RULES)
-# Below and above the clipping norm.
-@pytest.mark.parametrize(
-    ("scale", "numbers"), [(0.01, {}), (10.0, {}), (10.0, OTHER_NUMBERS), (10.0, {"beta_1": 0.0, "clip_norm": None})]
-)
-def test_updates_equal_the_published_rule_over_several_steps(
-    scale, numbers, name, settings, reference_class, uses_kernel
-):
+@pytest.mark.parametrize(("scale", "numbers"), NUMBERS)
+def test_updates_equal_the_published_rule(scale, numbers, name, settings, reference_class, uses_kernel):
     rng = np.random.default_rng(0)
     with keras.name_scope("layer"):
         variables = [keras.Variable(rng.normal(0, 0.1, shape), dtype="float32", name=path) for path, shape in SHAPES]
@@ -87,9 +86,8 @@ def test_flags_set_every_hyperparameter_and_the_configuration_stores_them(name):
     schedule = WarmupPolynomialDecay(1e-3, 10, 2, jump=False, power=0.5, end_rate=1e-5)
     default = get_optimizer(name, schedule, **AdamOptions(adam_bias_correction=False).optimizer_settings)
     assert default.get_config() == get_optimizer(name, schedule).get_config()
-    changed = AdamOptions(
-        adam_bias_correction=True, weight_decay=0.2, adam_beta1=0.8, adam_beta2=0.9, adam_epsilon=1e-4, max_grad_norm=0
-    )
+    numbers = {"weight_decay": 0.2, "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-4, "max_grad_norm": 0}
+    changed = AdamOptions(adam_bias_correction=True, **numbers)
     optimizer = get_optimizer(name, schedule, **changed.optimizer_settings)
     config = optimizer.get_config()
     decay = "weight_decay" if name == "keras_adamw" else "weight_decay_rate"
@@ -206,5 +204,4 @@ def test_overflow_on_one_device_skips_the_step_on_both():
     steps(-1, 2)
     assert float(kernel.numpy()) < 1.0
     assert int(optimizer.iterations.numpy()) == 4
-    copies = mirrored.experimental_local_results(kernel.value)
-    assert len({float(copy.numpy()) for copy in copies}) == 1
+    assert len({float(copy.numpy()) for copy in mirrored.experimental_local_results(kernel.value)}) == 1

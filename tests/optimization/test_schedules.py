@@ -11,6 +11,7 @@ def list_rates(schedule, steps):
     return [float(schedule(step)) for step in range(steps)]
 
 
+SQUARE = {"jump": False, "power": 2.0, "end_rate": 0.2}
 SCHEDULES = [
     # The warm-up jumps to the line from step zero, or without a jump, the rate decays from the peak.
     ((1.0, 10, 4), {}, [0.0, 0.25, 0.5, 0.75, *(1 - step / 10 for step in range(4, 11)), 0.0]),
@@ -18,11 +19,7 @@ SCHEDULES = [
     ((2.0, 4), {}, [2.0, 1.5, 1.0, 0.5, 0.0]),
     ((1.0, 3, 6), {}, [*(step / 6 for step in range(6)), 0.0, 0.0]),
     ((1.0, 3, 6), {"jump": False}, [*(step / 6 for step in range(6)), 0.0, 0.0]),
-    (
-        (1.0, 10, 2),
-        {"jump": False, "power": 2.0, "end_rate": 0.2},
-        [0.0, 0.5, *(0.2 + 0.8 * (1 - (step - 2) / 8) ** 2 for step in range(2, 11)), 0.2, 0.2],
-    ),
+    ((1.0, 10, 2), SQUARE, [0.0, 0.5, *(0.2 + 0.8 * (1 - (step - 2) / 8) ** 2 for step in range(2, 11)), 0.2, 0.2]),
     ((1.0, 10, 2), {"power": 0.5}, [0.0, 0.5, *((1 - step / 10) ** 0.5 for step in range(2, 11)), 0.0]),
 ]
 
@@ -32,7 +29,7 @@ def test_rate_warms_up_and_decays(arguments, settings, expected):
     assert list_rates(WarmupPolynomialDecay(*arguments, **settings), len(expected)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("settings", [{}, {"jump": False, "power": 2.0, "end_rate": 0.1}])
+@pytest.mark.parametrize("settings", [{}, SQUARE])
 def test_a_restarted_schedule_has_the_same_rates_as_a_new_one(settings):
     restarted = WarmupPolynomialDecay(0.5, 1, **settings)
     for num_steps, warmup_steps in ((10, 4), (4, 0), (6, 1), (3, 6)):

@@ -3,11 +3,9 @@
 import dataclasses
 import json
 import operator
-import pathlib
 import unicodedata
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from official_bert.checkpoints.formats import hugging_face, hugging_face_config,
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import UNCASED, Casing, make_casing
+from official_bert.tokenization.casing import UNCASED, make_casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
 from tests.checkpoints import checkpoint_samples as samples
 from tests.make import assert_rejected
@@ -27,14 +25,14 @@ from tests.tokenization.test_exact import ACCENTED, CASINGS, REAL_VOCABULARIES
 
 
 @pytest.fixture
-def written(exact_config: BertConfig, tmp_path: pathlib.Path) -> LoadedModel:
+def written(exact_config, tmp_path) -> LoadedModel:
     """Writes a checkpoint to tmp_path."""
     checkpoint = samples.sample(exact_config)
     samples.write_hugging_face(checkpoint, tmp_path)
     return checkpoint
 
 
-def rename_layer_norm(name: str) -> str:
+def rename_layer_norm(name):
     return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
 
@@ -43,13 +41,13 @@ def rename_layer_norm(name: str) -> str:
     lambda name: rename_layer_norm(name.removeprefix("bert.")),
     *(partial(operator.add, prefix) for prefix in ("module.", "_orig_mod.", "model.", "module._orig_mod.model.")),
 ])  # fmt: skip
-def test_old_names_and_prefixes_of_wrappers_are_read(rename: Callable[[str], str], written: LoadedModel, tmp_path):
+def test_old_names_and_prefixes_of_wrappers_are_read(rename: Callable[[str], str], written, tmp_path):
     path = tmp_path / "model.safetensors"
     save_file({rename(name): value for name, value in load_file(path).items()}, path)
     samples.assert_equal(written, open_model(str(tmp_path)))
 
 
-def test_a_configuration_without_model_type_is_read(written: LoadedModel, tmp_path: pathlib.Path):
+def test_a_configuration_without_model_type_is_read(written, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     del config["model_type"]
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -58,14 +56,12 @@ def test_a_configuration_without_model_type_is_read(written: LoadedModel, tmp_pa
     samples.assert_unreadable(tmp_path, "'RobertaModel'")
 
 
-def test_weights_have_the_permissions_of_the_other_files_and_may_be_sharded(written, tmp_path: pathlib.Path):
+def test_weights_have_the_permissions_of_the_other_files_and_may_be_sharded(written, tmp_path):
     modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
     assert modes["model.safetensors"] == modes["config.json"]
-    tensors = list(load_file(tmp_path / "model.safetensors").items())
+    tensors, weight_map = list(load_file(tmp_path / "model.safetensors").items()), {}
     (tmp_path / "model.safetensors").unlink()
-    weight_map = {}
-    for number in (1, 2):
-        shard, held = f"model-0000{number}-of-00002.safetensors", dict(tensors[number - 1 :: 2])
+    for shard, held in (("1.safetensors", dict(tensors[::2])), ("2.safetensors", dict(tensors[1::2]))):
         save_file(held, tmp_path / shard)
         weight_map |= dict.fromkeys(held, shard)
     index = tmp_path / "model.safetensors.index.json"
@@ -74,7 +70,7 @@ def test_weights_have_the_permissions_of_the_other_files_and_may_be_sharded(writ
         samples.assert_equal(written, open_model(str(path)))
 
 
-def test_an_untied_output_layer_is_rejected_and_a_copy_is_accepted(written: LoadedModel, tmp_path: pathlib.Path):
+def test_an_untied_output_layer_is_rejected_and_a_copy_is_accepted(written, tmp_path):
     path, words = tmp_path / "model.safetensors", "bert.embeddings.word_embeddings.weight"
     tensors = load_file(path)
     tensors["bert.embeddings.position_ids"] = np.arange(32)[None]
@@ -87,50 +83,42 @@ def test_an_untied_output_layer_is_rejected_and_a_copy_is_accepted(written: Load
     samples.assert_unreadable(tmp_path, path, "cls.predictions.decoder.weight", words, "save_pretrained")
 
 
-WIDE_CLASSIFIER = {"classifier.weight": (5, 16), "classifier.bias": (5,)}  # reads more than the encoder's output
-
-
-@pytest.mark.parametrize("own", [{"crf.transitions": (3, 3), "bert.lstm.weight": (8, 4)}, WIDE_CLASSIFIER])
-def test_custom_heads_are_ignored_and_listed(own: dict, written: LoadedModel, tmp_path: pathlib.Path):
+def test_custom_heads_are_ignored_and_listed(written, tmp_path):
+    # The classifier reads more than the encoder's output.
+    own = {"bert.lstm.weight": (8, 4), "classifier.bias": (5,), "classifier.weight": (5, 16), "crf.transitions": (3, 3)}
     path = tmp_path / "model.safetensors"
     save_file(load_file(path) | {name: np.ones(shape, np.float32) for name, shape in own.items()}, path)
     found = open_model(str(tmp_path))
     samples.assert_equal(written, found)
-    assert f"ignored 2 tensors of heads or programs that BERT does not have: {', '.join(sorted(own))}" in found.notes
+    assert f"ignored 4 tensors of heads or programs that BERT does not have: {', '.join(own)}" in found.notes
 
 
 def test_activations_are_translated():
-    base = {"model_type": "bert", "vocab_size": 9}
-    exact = dict.fromkeys(("gelu", "gelu_python"), "gelu_exact")
-    kinds = {**exact, **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu"), "relu": "relu"}
+    kinds = dict.fromkeys(("gelu", "gelu_python"), "gelu_exact")
+    kinds |= {**dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu"), "relu": "relu"}
     kinds |= {theirs: ours for ours, theirs in hugging_face_config.ACTIVATIONS.items()}
-    for theirs, ours in kinds.items():
-        assert hugging_face_config.read_config({**base, "hidden_act": theirs}, "x").hidden_act == ours
-    assert hugging_face_config.read_config(base, "x").hidden_act == "gelu_exact"
+    for changes, ours in (({}, "gelu_exact"), *(({"hidden_act": theirs}, ours) for theirs, ours in kinds.items())):
+        config = {"model_type": "bert", "vocab_size": 9, **changes}
+        assert hugging_face_config.read_config(config, "x").hidden_act == ours
 
 
 def test_names_of_classes_have_one_different_name_for_each_class():
-    named = {"id2label": {"1": "yes", "0": "no"}}
-    assert hugging_face_config.read_labels(named, 2, "x") == ("no", "yes")
-    assert hugging_face_config.read_labels({}, 2, "x") is None
-    assert hugging_face_config.read_labels({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, 2, "x") is None
+    read, named = hugging_face_config.read_labels, {"id2label": {"1": "yes", "0": "no"}}
+    assert read(named, 2, "x") == read({**named, "label2id": {"yes": 1, "no": 0}}, 2, "x") == ("no", "yes")
+    assert read({}, 2, "x") is read({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, 2, "x") is None
     for wrong in (["no", "yes"], {"0": "no"}, {"0": "no", "2": "yes"}, {"0": "no", "1": "no"}):
-        names = ("x/config.json", "id2label", json.dumps(wrong))
-        assert_rejected(names, hugging_face_config.read_labels, {"id2label": wrong}, 2, "x")
-    assert hugging_face_config.read_labels({**named, "label2id": {"yes": 1, "no": 0}}, 2, "x") == ("no", "yes")
-    swapped = {**named, "label2id": {"yes": 0, "no": 1}}
-    assert_rejected(("label2id", "id2label"), hugging_face_config.read_labels, swapped, 2, "x")
+        assert_rejected(("x/config.json", "id2label", json.dumps(wrong)), read, {"id2label": wrong}, 2, "x")
+    assert_rejected(("label2id", "id2label"), read, {**named, "label2id": {"yes": 0, "no": 1}}, 2, "x")
 
 
 def test_models_other_than_bert_are_rejected():
     others = {"model_type": "roberta", "position_embedding_type": "relative_key", "is_decoder": True}
     for key, value in {**others, "hidden_act": "silu", "vocab_size": "many"}.items():
-        config = {"model_type": "bert", "vocab_size": 9, key: value}
-        names = ("x/config.json", key, repr(value))
+        names, config = ("x/config.json", key, repr(value)), {"model_type": "bert", "vocab_size": 9, key: value}
         assert_rejected(names, hugging_face_config.read_config, config, "x/config.json")
 
 
-def test_the_vocabulary_is_read_from_tokenizer_json_if_it_is_the_only_file(tiny_config: BertConfig, tmp_path):
+def test_the_vocabulary_is_read_from_tokenizer_json_if_it_is_the_only_file(tiny_config, tmp_path):
     checkpoint = dataclasses.replace(samples.sample(tiny_config), casing=make_casing(False))
     samples.write_hugging_face(checkpoint, tmp_path)
     for name in ("vocab.txt", "tokenizer_config.json"):
@@ -142,14 +130,14 @@ def test_the_vocabulary_is_read_from_tokenizer_json_if_it_is_the_only_file(tiny_
     samples.assert_unreadable(tmp_path, "strip_accents", True)
 
 
-def test_unsupported_number_types_are_named(tmp_path: pathlib.Path):
+def test_unsupported_number_types_are_named(tmp_path):
     path = tmp_path / "model.safetensors"
     header = json.dumps({"weight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
     assert_rejected(("weight", path, "F8_E4M3"), hugging_face_files.open_safetensors(str(path)).read, "weight")
 
 
-def test_a_head_that_reads_the_pooler_is_not_written_without_it(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_a_head_that_reads_the_pooler_is_not_written_without_it(tiny_config, tmp_path):
     for head in ("next-sentence head", "sequence classifier", "multiple-choice head"):
         model = samples.sample(tiny_config, frozenset({ENCODER, head}))
         assert_rejected(("transformers", "encoder", head), hugging_face.write, model, str(tmp_path))
@@ -171,8 +159,7 @@ def test_transformers_reads_and_writes_our_models_and_gives_the_same_outputs(par
     extra = {"add_pooling_layer": False} if parts == {ENCODER} else {}
     loader = getattr(transformers, CLASSES[parts])
     model, info = loader.from_pretrained(tmp_path, output_loading_info=True, **extra)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
+    assert not info["missing_keys"] | info["unexpected_keys"]
     theirs = hugging_face.transformers_outputs(checkpoint, str(tmp_path), parity.make_fixed_input(checkpoint.config))
     not_shown = {ENCODER: "", POOLER: "pooled_output", samples.HEADS["choice"]: "logits"} if len(parts) > 2 else {}
     assert parity.compute_outputs(checkpoint).keys() - theirs.keys() <= {not_shown.get(part) for part in parts}
@@ -182,7 +169,7 @@ def test_transformers_reads_and_writes_our_models_and_gives_the_same_outputs(par
     samples.assert_equal(checkpoint, open_model(str(tmp_path)))
 
 
-def assert_same_ids(vocab: str, casing: Casing, texts: list[str], folder: pathlib.Path) -> None:
+def assert_same_ids(vocab, casing, texts, folder):
     """Asserts that the fast and slow tokenizers of transformers, from a folder that we wrote, give the ids of ours."""
     import transformers
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
@@ -207,7 +194,7 @@ def assert_same_ids(vocab: str, casing: Casing, texts: list[str], folder: pathli
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
-def test_their_tokenizers_give_our_ids_on_real_text(name: str, casing: Casing, test_data, tmp_path):
+def test_their_tokenizers_give_our_ids_on_real_text(name, casing, test_data, tmp_path):
     texts = [path.read_text(encoding="utf-8") for path in sorted((test_data / "text").glob("*.txt"))]
     vocab = (test_data / "vocab" / name).read_text(encoding="utf-8")
     assert_same_ids(vocab, casing, "\n".join(texts).split("\n"), tmp_path)
@@ -223,18 +210,18 @@ a\u200dé\ufeff é\u00ad\u0301
 
 @pytest.mark.slow
 @pytest.mark.parametrize("casing", CASINGS)
-def test_their_tokenizers_give_our_ids_on_hard_text(casing: Casing, tmp_path: pathlib.Path):
+def test_their_tokenizers_give_our_ids_on_hard_text(casing, tmp_path):
     letters = sorted({letter for form in ("NFC", "NFD") for letter in unicodedata.normalize(form, HARD + HARD.lower())})
     pieces = [start + letter for letter in letters if letter.strip() for start in ("", "##")]
     vocab = "\n".join([*SPECIAL_TOKENS, *pieces]) + "\n"
     assert_same_ids(vocab, casing, [*HARD.split(" "), *HARD.split("\n")], tmp_path)
 
 
-def test_what_files_say_of_accents_is_read_and_compared(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_what_files_say_of_accents_is_read_and_compared(tiny_config, tmp_path):
     samples.write_hugging_face(dataclasses.replace(samples.sample(tiny_config), casing=ACCENTED), tmp_path)
     settings, tokenizer = tmp_path / "tokenizer_config.json", tmp_path / "tokenizer.json"
 
-    def casing(**given: Any) -> Casing:
+    def casing(**given):
         return open_model(str(tmp_path), LoadOverrides(**given)).casing
 
     assert casing() == casing(do_lower_case=True) == casing(strip_accents=False) == ACCENTED
@@ -258,7 +245,7 @@ def test_what_files_say_of_accents_is_read_and_compared(tiny_config: BertConfig,
 
 
 @pytest.mark.slow
-def test_their_tokenizers_differ_where_the_docs_say(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_their_tokenizers_differ_where_the_docs_say(tiny_config, tmp_path):
     import transformers
 
     hugging_face.write(samples.sample(tiny_config), str(tmp_path))

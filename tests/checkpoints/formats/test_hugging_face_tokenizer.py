@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 
 import pytest
 
@@ -10,51 +9,56 @@ from official_bert.checkpoints import loading
 from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, hugging_face_tokenizer, tf1
 from official_bert.checkpoints.loading import open_model
-from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.exact import FullTokenizer
 from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import WORDS
 from tests.golden import make_added_tokens as golden
-from tests.make import assert_rejected
+from tests.make import assert_rejected, write_vocab
 
 SETTINGS, TOKENIZER, CONFIG, ADDED = "tokenizer_config.json", "tokenizer.json", "config.json", "added_tokens.json"
-TOKEN = {"id": 7, "content": "[E1]", "special": True}
+# Settings that no tokenizer of BERT has.
+KINDS = {
+    "tokenizer_class": "BertJapaneseTokenizer",
+    "word_tokenizer_type": "mecab",
+    "subword_tokenizer_type": "character",
+}
+KINDS |= {
+    "mecab_kwargs": {"mecab_dic": "ipadic"},
+    "normalization": True,
+    "do_basic_tokenize": False,
+    "cls_token": "<s>",
+}
+TOKENS = {"78": {"id": 7, "content": "[E2]", "special": True, "single_word": True}}
+SPLIT = {
+    "never_split": ["[MASK]", "[E1]"],
+    "added_tokens_decoder": TOKENS,
+    "auto_map": {"AutoTokenizer": ["a.A", None]},
+}
+RULES = {"normalizer/clean_text": False, "post_processor": None, "model/unk_token": "<unk>"}
+RULES |= {"model/continuing_subword_prefix": "@@", "model/max_input_chars_per_word": 5}
+TEMPLATE = {"post_processor/single": [{"Sequence": {"id": "A", "type_id": 0}}], "pre_tokenizer": {"type": "Whitespace"}}
 
 
-@pytest.mark.parametrize(("name", "key", "value", "names"), [
-    (SETTINGS, "tokenizer_class", "BertJapaneseTokenizer", ("tokenizer_class", "'BertJapaneseTokenizer'")),
-    (SETTINGS, "tokenizer_class", "BertweetTokenizer", ("tokenizer_class", "'BertweetTokenizer'")),
-    (SETTINGS, "tokenizer_class", "RobertaTokenizerFast", ("tokenizer_class", "'RobertaTokenizerFast'")),
-    (SETTINGS, "word_tokenizer_type", "mecab", ("word_tokenizer_type", "'mecab'")),
-    (SETTINGS, "subword_tokenizer_type", "character", ("subword_tokenizer_type", "'character'")),
-    (SETTINGS, "mecab_kwargs", {"mecab_dic": "ipadic"}, ("mecab_kwargs", "{'mecab_dic': 'ipadic'}")),
-    (SETTINGS, "normalization", True, ("normalization", True)),
-    (SETTINGS, "do_basic_tokenize", False, ("do_basic_tokenize", False)),
-    (SETTINGS, "cls_token", "<s>", ("cls_token", "'<s>'")),
-    (SETTINGS, "unk_token", {"content": "<unk>"}, ("unk_token", "'<unk>'")),
-    (SETTINGS, "never_split", ["[MASK]", "[E1]"], ("never_split", "'[E1]'")),
-    (SETTINGS, "added_tokens_decoder", {"78": {**TOKEN, "single_word": True}}, ("'[E1]'", "single_word")),
-    (SETTINGS, "auto_map", {"AutoTokenizer": ["mine.Mine", None]}, ("auto_map",)),
-    (ADDED, "[E1]\n", 78, (r"'[E1]\n'",)),
-    (TOKENIZER, "normalizer/clean_text", False, ("normalizer.clean_text", False)),
-    (TOKENIZER, "pre_tokenizer", {"type": "Whitespace"}, ("pre_tokenizer", "'Whitespace'")),
-    (TOKENIZER, "post_processor", None, ("post_processor", None)),
-    (TOKENIZER, "post_processor/single", [{"Sequence": {"id": "A", "type_id": 0}}], ("post_processor",)),
-    (TOKENIZER, "model/unk_token", "<unk>", ("model.unk_token", "'<unk>'")),
-    (TOKENIZER, "model/continuing_subword_prefix", "@@", ("continuing_subword_prefix", "'@@'")),
-    (TOKENIZER, "model/max_input_chars_per_word", 5, ("max_input_chars_per_word", 5)),
+@pytest.mark.parametrize(("name", "values", "names"), [
+    (SETTINGS, KINDS, None),
+    (SETTINGS, {"unk_token": {"content": "<unk>"}}, ("unk_token", "'<unk>'")),
+    (SETTINGS, SPLIT, ("never_split", "'[E1]'", "'[E2]'", "single_word", "auto_map")),
+    (ADDED, {"[E1]\n": 78}, (r"'[E1]\n'",)),
+    (TOKENIZER, RULES, None),
+    (TOKENIZER, TEMPLATE, ("post_processor", "pre_tokenizer", "'Whitespace'")),
 ])  # fmt: skip
-def test_other_rules_are_named_and_a_vocabulary_replaces_them(name, key, value, names, tiny_config, tmp_path):
+def test_other_rules_are_named_and_a_vocabulary_replaces_them(name, values, names, tiny_config, tmp_path):
+    names = names or [part for key, value in values.items() for part in (key.split("/")[-1], repr(value))]
     samples.write_hugging_face(samples.sample(tiny_config), tmp_path)
-    samples.change_json(tmp_path / name, **{key: value})
+    samples.change_json(tmp_path / name, **values)
     samples.assert_unreadable(tmp_path, tmp_path, *names, "--vocab_file")
     checkpoint = open_model(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
     assert checkpoint.weights.keys() == samples.sample(tiny_config).weights.keys()
     assert "--vocab_file replaces them with BERT's rules" in "".join(checkpoint.notes)
 
 
-def test_another_class_of_tokenizers_is_named(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_another_class_of_tokenizers_is_named(tiny_config, tmp_path):
     samples.write_hugging_face(samples.sample(tiny_config), tmp_path)
     samples.change_json(tmp_path / CONFIG, tokenizer_class="BertJapaneseTokenizer")
     open_model(str(tmp_path))  # tokenizer_config.json has another class
@@ -67,7 +71,7 @@ def test_another_class_of_tokenizers_is_named(tiny_config: BertConfig, tmp_path:
     assert "--vocab_file replaces it with BERT's rules" in "".join(checkpoint.notes)
 
 
-def test_added_tokens_are_converted_where_the_format_can_store_them(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_added_tokens_are_converted_where_the_format_can_store_them(tiny_config, tmp_path):
     model = samples.sample(dataclasses.replace(tiny_config, vocab_size=len(WORDS) + 2))
     vocab, casing = f"{model.vocab}<user>\n", model.casing._replace(added_tokens=(AddedToken("<user>"),))
     hugging_face.write(dataclasses.replace(model, vocab=vocab, casing=casing), str(tmp_path / "theirs"))
@@ -80,7 +84,7 @@ def test_added_tokens_are_converted_where_the_format_can_store_them(tiny_config:
     assert_rejected("<user>", samples.convert, tmp_path / "own", tmp_path / "preset", to_format="keras_hub")
 
 
-def make_layout(name: str, folder: pathlib.Path) -> None:
+def make_layout(name, folder):
     """Writes a tokenizer with added tokens in the layout of a given transformers version."""
     golden.write_folder(folder, True, None)
     settings = json.loads((folder / SETTINGS).read_text())
@@ -95,22 +99,22 @@ def make_layout(name: str, folder: pathlib.Path) -> None:
             path.unlink()
         tokenizer.save_pretrained(folder)
     elif name.startswith("4 slow"):
-        (folder / "added_tokens.json").write_text(json.dumps(ids))
+        (folder / ADDED).write_text(json.dumps(ids))
         (folder / SETTINGS).write_text(json.dumps({**settings, "additional_special_tokens": extra}))
     elif name.startswith("4 fast"):
         make_layout("5", folder)
-        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in golden.VOCABULARY))
+        write_vocab(folder / "vocab.txt", golden.VOCABULARY)
         (folder / SETTINGS).write_text(json.dumps(settings))
     else:  # Before version 4.34, token flags were not stored.
         settings = {"do_lower_case": True, "additional_special_tokens": extra}
-        (folder / "added_tokens.json").write_text(json.dumps(ids))
+        (folder / ADDED).write_text(json.dumps(ids))
         (folder / SETTINGS).write_text(json.dumps(settings))
     (folder / CONFIG).write_text('{"model_type": "bert"}')
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["5", "4 fast", "4 slow", "4.33 slow"])
-def test_added_tokens_of_each_layout_get_the_ids_of_transformers(layout: str, tiny_config: BertConfig, tmp_path):
+def test_added_tokens_of_each_layout_get_the_ids_of_transformers(layout, tiny_config, tmp_path):
     make_layout(layout, tmp_path)
     texts = golden.make_texts()
     expected = hugging_face.encode_with_transformers(str(tmp_path), texts)
@@ -121,8 +125,7 @@ def test_added_tokens_of_each_layout_get_the_ids_of_transformers(layout: str, ti
     assert [ours.convert_tokens_to_ids(ours.tokenize(text, special_tokens=True)) for text in texts] == expected
     # Writing it for Hugging Face and reading it back changes nothing.
     written = tmp_path / "written"
-    model = dataclasses.replace(samples.sample(config), vocab=vocab, casing=casing)
-    hugging_face.write(model, str(written))
+    hugging_face.write(dataclasses.replace(samples.sample(config), vocab=vocab, casing=casing), str(written))
     assert hugging_face.encode_with_transformers(str(written), texts) == expected
     again = open_model(str(written))
     assert (again.vocab, set(again.casing.added_tokens)) == (vocab, set(casing.added_tokens))
@@ -131,11 +134,7 @@ def test_added_tokens_of_each_layout_get_the_ids_of_transformers(layout: str, ti
 
 
 TRUNCATION = {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
-BERT_PROCESSING = {
-    "type": "BertProcessing",
-    "sep": ["[SEP]", WORDS.index("[SEP]")],
-    "cls": ["[CLS]", WORDS.index("[CLS]")],
-}
+SEP, CLS = ([token, WORDS.index(token)] for token in ("[SEP]", "[CLS]"))
 
 
 @pytest.mark.slow
@@ -145,7 +144,7 @@ BERT_PROCESSING = {
     (SETTINGS, {"tokenizer_class": "DistilBertTokenizerFast", "word_tokenizer_type": "basic", "mecab_kwargs": None}),
     (SETTINGS, {"mask_token": {"__type": "AddedToken", "content": "[MASK]"}, "additional_special_tokens": []}),
     (SETTINGS, {"added_tokens_decoder": {"0": {"content": "[PAD]"}}, "name_or_path": "x", "padding_side": "left"}),
-    (TOKENIZER, {"post_processor": BERT_PROCESSING, "truncation": TRUNCATION}),
+    (TOKENIZER, {"post_processor": {"type": "BertProcessing", "sep": SEP, "cls": CLS}, "truncation": TRUNCATION}),
 ])  # fmt: skip
 def test_settings_that_change_no_token_give_the_ids_of_transformers(name, values, tiny_config, tmp_path):
     import transformers
@@ -160,7 +159,7 @@ def test_settings_that_change_no_token_give_the_ids_of_transformers(name, values
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repeated", [["the", "the"], ["", ""], ["", "the"]])
-def test_a_vocabulary_with_equal_or_blank_lines_converts_with_its_ids(repeated: list[str], tiny_config, tmp_path):
+def test_a_vocabulary_with_equal_or_blank_lines_converts_with_its_ids(repeated, tiny_config, tmp_path):
     import transformers
 
     replaced = dict(zip(("un", "##able"), repeated, strict=True))

@@ -14,21 +14,20 @@ from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, Loa
 from official_bert.checkpoints.formats import finetuned, hugging_face, keras_hub
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
-from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import UNCASED, Casing
+from official_bert.tokenization.casing import UNCASED
 from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import WORDS
 from tests.make import assert_rejected
 from tests.tokenization.test_exact import ACCENTED, CASINGS
 
 
-def sample_with_casing(config: BertConfig, casing: Casing) -> LoadedModel:
+def sample_with_casing(config, casing) -> LoadedModel:
     """Returns a checkpoint whose vocabulary contains an accent."""
     plain = samples.sample(config, frozenset({ENCODER, POOLER, MASKED_LM}))
     return dataclasses.replace(plain, casing=casing, vocab=str(plain.vocab).replace("\nsun\n", "\nsün\n"))
 
 
-def read_tensors(path: pathlib.Path) -> dict[str, bytes]:
+def read_tensors(path) -> dict[str, bytes]:
     """Returns the values of all tensors in a file, except the tensors of a backbone that was saved with its task."""
     tensors: dict[str, bytes] = {}
     with h5py.File(path) as file:
@@ -36,7 +35,7 @@ def read_tensors(path: pathlib.Path) -> dict[str, bytes]:
     return {name: value for name, value in tensors.items() if "bert_backbone" not in name}
 
 
-def test_a_preset_is_written_with_the_names_of_its_library(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_a_preset_is_written_with_the_names_of_its_library(tiny_config, tmp_path):
     theirs, classifier, masked_lm = (tmp_path / name for name in ("theirs/preset", "classifier", "masked_lm"))
     samples.unpacked("keras_nlp_0.14", tmp_path).rename(theirs.parent)
     keras_hub.write(open_model(str(theirs)), str(classifier))
@@ -71,7 +70,7 @@ def test_a_preset_is_written_with_the_names_of_its_library(tiny_config: BertConf
 
 @pytest.mark.slow
 @pytest.mark.parametrize("casing", CASINGS)
-def test_keras_hub_loads_our_preset_and_gives_the_same_outputs(casing: Casing, tiny_config: BertConfig, tmp_path):
+def test_keras_hub_loads_our_preset_and_gives_the_same_outputs(casing, tiny_config, tmp_path):
     import keras_hub as hub
 
     written = keras_hub.write(sample_with_casing(tiny_config, casing), str(tmp_path))
@@ -85,7 +84,7 @@ def test_keras_hub_loads_our_preset_and_gives_the_same_outputs(casing: Casing, t
 
 
 @pytest.mark.slow
-def test_presets_that_keras_hub_wrote_are_read(vocab_file: str, tmp_path: pathlib.Path):
+def test_presets_that_keras_hub_wrote_are_read(vocab_file, tmp_path):
     import keras_hub as hub
 
     backbone = hub.models.BertBackbone(len(WORDS), 3, 2, 8, 16, max_sequence_length=16)
@@ -119,7 +118,7 @@ def test_what_keras_hub_cannot_represent_is_rejected_or_noted(exact_config, tiny
     assert not finetuned.is_finetuned(other)
 
 
-def test_presets_keep_accents_if_the_vocabulary_contains_accents(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_presets_keep_accents_if_the_vocabulary_contains_accents(tiny_config, tmp_path):
     plain = dataclasses.replace(samples.sample(tiny_config), casing=ACCENTED)
     assert_rejected(("keras-hub", "--strip_accents"), keras_hub.write, plain, str(tmp_path))
     keras_hub.write(sample_with_casing(tiny_config, ACCENTED), str(tmp_path))

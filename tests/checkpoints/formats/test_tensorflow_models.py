@@ -2,7 +2,6 @@
 
 import functools
 import json
-import pathlib
 import shutil
 from typing import Any
 
@@ -46,7 +45,7 @@ MODELS = {
 @pytest.mark.parametrize(
     ("library", "format_name", "model"), [(*key, model) for key, models in MODELS.items() for model in models.split()]
 )
-def test_models_of_other_libraries_give_the_same_outputs(library: str, format_name: str, model: str, golden: Any):
+def test_models_of_other_libraries_give_the_same_outputs(library, format_name, model, golden):
     folder = golden(library) / model
     checkpoint = open_model(str(folder))
     assert checkpoint.source.format == format_name
@@ -60,7 +59,7 @@ def test_models_of_other_libraries_give_the_same_outputs(library: str, format_na
 
 
 @pytest.mark.parametrize("model", samples.MODEL_GARDEN["models"])
-def test_models_of_model_garden_give_the_same_outputs(model: str, tmp_path: pathlib.Path):
+def test_models_of_model_garden_give_the_same_outputs(model, tmp_path):
     values, expected = samples.write_model_garden(model, tmp_path)
     checkpoint = open_model(str(tmp_path))
     assert checkpoint.source.format == "model_garden"
@@ -69,7 +68,7 @@ def test_models_of_model_garden_give_the_same_outputs(model: str, tmp_path: path
 
 
 @pytest.mark.parametrize("classes", [3, 2])  # of a tagger, and of a model that answers questions
-def test_heads_of_model_garden_with_an_ambiguous_name_are_rejected(classes: int, tmp_path, monkeypatch):
+def test_heads_of_model_garden_with_an_ambiguous_name_are_rejected(classes, tmp_path, monkeypatch):
     models, name = samples.MODEL_GARDEN["models"], "predictions/transform/logits/kernel"
     tensors = [*models["encoder"]["tensors"], ["model/head/kernel", name, [4, classes]]]
     monkeypatch.setitem(models, "other", {**models["encoder"], "tensors": tensors})
@@ -77,7 +76,7 @@ def test_heads_of_model_garden_with_an_ambiguous_name_are_rejected(classes: int,
     samples.assert_unreadable(tmp_path, "0 missing", "1 unexpected", name)
 
 
-def test_other_saved_models_are_rejected(golden: Any, tmp_path: pathlib.Path):
+def test_other_saved_models_are_rejected(golden, tmp_path):
     folder = golden("tensorflow_hub") / "preprocess"
     samples.assert_unreadable(folder, folder, "weights")
     other = tf.Module()
@@ -91,13 +90,13 @@ def test_other_saved_models_are_rejected(golden: Any, tmp_path: pathlib.Path):
     ("several", "TextClassifier", {"multi_label": True}),
     ("tagger", "TokenTagger", {}),
 ])  # fmt: skip
-def test_classifiers_keep_their_labels(model: str, class_name: str, settings: dict, golden: Any):
+def test_classifiers_keep_their_labels(model, class_name, settings, golden):
     predictor = getattr(official_bert, class_name).from_checkpoint(str(golden("transformers") / model))
     assert predictor.labels == ("noun", "verb", "möglich")
     assert predictor.get_config().items() >= settings.items()
 
 
-def test_imported_heads_are_exported_unless_only_the_encoder_is_requested(golden: Any):
+def test_imported_heads_are_exported_unless_only_the_encoder_is_requested(golden):
     for model, kind in (("tagger", "tagging"), ("regressor", "regression"), ("answerer", "question_answering")):
         folder = str(golden("transformers") / model)
         source = read_source(folder)
@@ -106,7 +105,7 @@ def test_imported_heads_are_exported_unless_only_the_encoder_is_requested(golden
     assert read_source(folder, encoder=True).kind == "encoder"
 
 
-def test_other_model_types_are_named(golden: Any, tmp_path: pathlib.Path):
+def test_other_model_types_are_named(golden, tmp_path):
     for other in ("roberta", "distilbert", "albert"):
         folder = shutil.copytree(golden("transformers") / other, tmp_path / f"my_{other}")
         samples.assert_unreadable(folder, folder / "tf_model.h5", other)
@@ -116,7 +115,7 @@ def test_other_model_types_are_named(golden: Any, tmp_path: pathlib.Path):
     ("shards", "tf_model.h5.index.json", "tf_model-00002-of-00002.h5"),
     ("safetensors_shards", "model.safetensors.index.json", "model-00002-of-00002.safetensors"),
 ])  # fmt: skip
-def test_missing_and_misplaced_shards_are_errors(model: str, index: str, shard: str, golden: Any, tmp_path):
+def test_missing_and_misplaced_shards_are_errors(model, index, shard, golden, tmp_path):
     folder = shutil.copytree(golden("transformers") / model, tmp_path / model)
     written = (folder / index).read_text()
     for name in ("../secret.h5", "/etc/secret.safetensors", "config.json"):
@@ -134,7 +133,7 @@ def test_missing_and_misplaced_shards_are_errors(model: str, index: str, shard: 
     samples.assert_unreadable(folder, folder / shard, folder / index)
 
 
-def test_copies_of_one_tensor_must_be_equal(golden: Any, tmp_path: pathlib.Path):
+def test_copies_of_one_tensor_must_be_equal(golden, tmp_path):
     folder = shutil.copytree(golden("transformers") / "masked_lm", tmp_path / "model")
     name = "mlm___cls/tf_bert_for_masked_lm/bert/embeddings/word_embeddings/weight:0"
     with h5py.File(folder / "tf_model.h5", "r+") as file:

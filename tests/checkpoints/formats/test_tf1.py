@@ -3,7 +3,6 @@
 import dataclasses
 import filecmp
 import json
-import pathlib
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +22,7 @@ from tests.checkpoints.checkpoint_samples import add_optimizer_state, assert_equ
 from tests.reference import gelu
 
 
-def test_the_toy_checkpoint_is_written_byte_for_byte_with_slots_and_step(test_data: pathlib.Path, tmp_path):
+def test_the_toy_checkpoint_is_written_byte_for_byte_with_slots_and_step(test_data, tmp_path):
     folder = test_data / "checkpoints" / "toy_tf1"
     toy = open_model(str(folder), LoadOverrides(optimizer=True))
     assert toy.step == 20
@@ -37,7 +36,7 @@ def test_the_toy_checkpoint_is_written_byte_for_byte_with_slots_and_step(test_da
         np.testing.assert_array_equal(toy.slots[f"next_sentence/kernel/{slot}"], theirs.T)
 
 
-def test_bert_mini_has_the_released_names_shapes_and_order(test_data: pathlib.Path, tmp_path: pathlib.Path):
+def test_bert_mini_has_the_released_names_shapes_and_order(test_data, tmp_path):
     folder = test_data / "checkpoints" / "bert_mini_index"
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     checkpoint = dataclasses.replace(sample(config), vocab=None)
@@ -55,7 +54,7 @@ def test_bert_mini_has_the_released_names_shapes_and_order(test_data: pathlib.Pa
     assert len(content) == sum(entry["size"] for entry in released.values())
 
 
-def test_outputs_of_the_heads_equal_those_computed_from_googles_names(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_outputs_of_the_heads_equal_those_computed_from_googles_names(tiny_config, tmp_path):
     # tests/modeling/test_encoder.py compares the encoder with outputs of Google's own code.
     tf1.write(sample(tiny_config), str(tmp_path))
     get = tf.train.load_checkpoint(str(tmp_path / "bert_model.ckpt")).get_tensor
@@ -71,7 +70,7 @@ def test_outputs_of_the_heads_equal_those_computed_from_googles_names(tiny_confi
     np.testing.assert_allclose(outputs["next_sentence_logits"], next_sentence, rtol=1e-4, atol=1e-4)
 
 
-def test_pretraining_resumes_from_a_converted_tf1_run(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_pretraining_resumes_from_a_converted_tf1_run(tiny_config, tmp_path):
     old = add_optimizer_state(sample(tiny_config), step=7)
     tf1.write(old, str(tmp_path / "old"))
     lines = convert(tmp_path / "old", tmp_path / "run", optimizer=True)
@@ -91,7 +90,7 @@ def test_pretraining_resumes_from_a_converted_tf1_run(tiny_config: BertConfig, t
     model_files.check_model_files(str(tmp_path / "run"), model_files.format_model_files(old))
 
 
-def test_missing_files_of_a_google_checkpoint_can_be_passed_as_flags(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_missing_files_of_a_google_checkpoint_can_be_passed_as_flags(tiny_config, tmp_path):
     checkpoint, folder = sample(tiny_config), tmp_path / "run"
     tf1.write(checkpoint, str(folder))
     assert_unreadable(folder, 93, "--optimizer", optimizer=True)
@@ -114,7 +113,7 @@ OTHER_OPTIMIZERS = (
 OTHER_HEADS = ("bert/lstm/kernel", "crf_loss/transitions", "output_bias", "output_weights", "project/logits/W")
 
 
-def write_with_others(folder: pathlib.Path, config: BertConfig, *others: str) -> None:
+def write_with_others(folder, config, *others: str) -> None:
     tf1.write(sample(config), str(folder))
     source = bundle.open_bundle(str(folder / "bert_model.ckpt"))
     tensors = {name: source.read(name) for name in source.shapes}
@@ -122,7 +121,7 @@ def write_with_others(folder: pathlib.Path, config: BertConfig, *others: str) ->
     bundle.write_bundle(str(folder / "bert_model.ckpt"), tensors)
 
 
-def test_variables_of_other_programs_are_ignored_and_listed(tiny_config: BertConfig, tmp_path: pathlib.Path, capsys):
+def test_variables_of_other_programs_are_ignored_and_listed(tiny_config, tmp_path, capsys):
     path = tmp_path / "theirs"
     write_with_others(path, tiny_config, *OTHER_OPTIMIZERS, *OTHER_HEADS)
     checkpoint = open_model(str(path))
@@ -139,13 +138,13 @@ def test_variables_of_other_programs_are_ignored_and_listed(tiny_config: BertCon
     assert "46 tensors loaded, 0 missing, 0 unused; 16 other tensors" in report[-1]
 
 
-def test_weights_outside_the_configuration_are_still_an_error(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_weights_outside_the_configuration_are_still_an_error(tiny_config, tmp_path):
     names = ["cls/predictions/more", "bert/embeddings/word_embeddings_2", "bert/encoder/layer_7/output/dense/kernel"]
     write_with_others(tmp_path, tiny_config, *names)
     assert_unreadable(tmp_path, "3 unexpected", *names)
 
 
-def test_a_google_checkpoint_with_hugging_face_files_is_read(exact_config: BertConfig, tmp_path: pathlib.Path):
+def test_a_google_checkpoint_with_hugging_face_files_is_read(exact_config, tmp_path):
     checkpoint, folder = sample(dataclasses.replace(exact_config, layer_norm_eps=1e-12)), tmp_path / "google"
     hugging_face.write(checkpoint, str(tmp_path / "theirs"))
     tf1.write(checkpoint, str(folder))
