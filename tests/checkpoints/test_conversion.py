@@ -57,9 +57,11 @@ def test_what_is_lost_or_changed_on_the_way_is_detected(tiny_config, tmp_path, m
         ("labelled", {"vocab": VOCAB.replace("cat", "cats")}, "vocab"),
         ("labelled", {"casing": make_casing(False)}, "casing"),
     ):
-        write = mock.Mock(
-            side_effect=lambda found, folder, lost=lost: tf1.write(dataclasses.replace(found, **lost), folder)
-        )
+
+        def write(checkpoint, folder, lost=lost):
+            tf1.write(dataclasses.replace(checkpoint, **lost), folder)
+            return checkpoint
+
         monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(tf1.FORMAT, write=write))
         options = {"to_format": "tf1", "optimizer": source == "trained"}
         assert_rejected(names, samples.convert, tmp_path / source, tmp_path / "b", **options)

@@ -21,16 +21,15 @@ SMALL = BertConfig(len(WORDS), 68, 2, 4, 8, max_position_embeddings=32)  # the s
 CONFIG = BertConfig(V, 32, 2, 4, 64, max_position_embeddings=24)
 # Its heads compare segments. Piece 4 is [MASK], which does not occur in the counted records.
 SEGMENTS = BertConfig(100, 128, 2, 4, 256, max_position_embeddings=24)
-OTHER_SIZES = [("num_attention_heads", 2), ("num_attention_heads", 8), ("num_hidden_layers", 3), ("type_vocab_size", 1)]
+OTHERS = ({"num_attention_heads": 2}, {"num_attention_heads": 8}, {"num_hidden_layers": 3}, {"type_vocab_size": 1})
 SEGMENT_ROWS = np.random.default_rng(0).integers(5, 100, (500, 8)).tolist()
 
 
-def make_batch(rows: list[list[int]], length: int = 8) -> dict[str, np.ndarray]:
+def make_batch(rows):
     """Returns a batch of records without masks."""
-    ids = np.array([row + [0] * (length - len(row)) for row in rows])
-    mask = np.array([[1] * len(row) + [0] * (length - len(row)) for row in rows])
-    nothing = np.zeros((3, len(rows), 2), np.int64)
-    masked = dict(zip(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), nothing, strict=True))
+    ids = np.array([row + [0] * (8 - len(row)) for row in rows])
+    mask = np.array([[1] * len(row) + [0] * (8 - len(row)) for row in rows])
+    masked = {f"masked_lm_{name}": np.zeros((len(rows), 2), np.int64) for name in ("positions", "ids", "weights")}
     return {"input_ids": ids, "input_mask": mask, **masked}
 
 
@@ -86,8 +85,7 @@ def test_counting_stops_at_the_token_limit(monkeypatch):
 
 
 def test_the_output_bias_is_the_log_frequency_of_each_piece():
-    _, weights, *_ = initialize_model([[5, 5, 5, 6]])
-    shares = np.exp(weights["masked_lm_output/bias"])
+    shares = np.exp(initialize_model([[5, 5, 5, 6]])[1]["masked_lm_output/bias"])
     np.testing.assert_allclose(shares, np.array([1] * 5 + [4, 2] + [1] * 5) / 16, rtol=1e-5)
 
 
@@ -107,9 +105,8 @@ def test_pieces_with_similar_neighbours_get_similar_embeddings():
 def test_the_heads_of_the_first_block_attend_to_their_neighbours(length):
     rng = np.random.default_rng(0)
     model, *_ = initialize_model(rng.integers(5, V, (50, 8)).tolist(), dataclasses.replace(CONFIG, hidden_size=64))
-    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    values = (rng.integers(5, V, (3, length)), np.ones((3, length)), np.zeros((3, length)), np.zeros((3, 1)))
-    inputs = dict(zip(names, values, strict=True))
+    inputs = {"input_ids": rng.integers(5, V, (3, length)), "input_mask": np.ones((3, length))}
+    inputs |= {"segment_ids": np.zeros((3, length)), "masked_lm_positions": np.zeros((3, 1))}
     inside = np.arange(2, length - 2)
     for head, offset in enumerate((-1, 1, -2, 2)):
         scores = score_attention(model, inputs, slice(16 * head, 16 * head + 16))
@@ -177,7 +174,7 @@ def test_remaining_random_weights_are_scaled():
     assert likeness[4] < 1e-4 * likeness[5:].min()
 
 
-@pytest.mark.parametrize("changes", [{}, *({name: value} for name, value in OTHER_SIZES)], ids=str)
+@pytest.mark.parametrize("changes", [{}, *OTHERS], ids=str)
 def test_other_models_do_not_compare_segments(changes):
     # All heads of the first block attend to neighboring tokens, and word features follow the sines and cosines.
     config = dataclasses.replace(SEGMENTS, **changes)
@@ -188,8 +185,8 @@ def test_other_models_do_not_compare_segments(changes):
 
 def test_narrow_models_and_small_texts_get_finite_weights():
     narrow = BertConfig(V, 6, 1, 3, 8, max_position_embeddings=8)
-    for rows, config in itertools.product(([[5]], [[5, 6]], [[5, 5, 5, 5]]), (narrow, SMALL)):
-        _, weights, *_ = initialize_model(rows, config, next_sentence=True)
+    for row, config in itertools.product(([5], [5, 6], [5, 5, 5, 5]), (narrow, SMALL)):
+        _, weights, *_ = initialize_model([row], config, next_sentence=True)
         assert all(np.isfinite(value).all() for value in weights.values())
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 from official_bert.pretraining import losses
 from official_bert.pretraining.losses import compute_pretraining_metrics
+from official_bert.pretraining.train_step import SUMS
 from tests.make import list_weights
 from tests.pretraining.pretraining_runs import make_batches, make_pretrainer
 from tests.reference import Reference, softmax
@@ -67,8 +68,8 @@ def test_losses_equal_the_reference_and_padding_records_are_ignored(tiny_config,
     pretrainer = make_pretrainer(tiny_config)
     batch = next(make_batches(pretrainer, record_files))
     features = {name: value.numpy() for name, value in batch.items()}
-    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    logits, scores = Reference(list_weights(pretrainer.model), tiny_config).predict(*(features[name] for name in names))
+    inputs = (features[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions"))
+    logits, scores = Reference(list_weights(pretrainer.model), tiny_config).predict(*inputs)
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]
     right = np.take_along_axis(softmax(logits), labels[..., None], axis=-1)[..., 0]
     chosen = np.take_along_axis(softmax(scores), features["next_sentence_labels"], axis=-1)
@@ -82,20 +83,18 @@ def test_losses_equal_the_reference_and_padding_records_are_ignored(tiny_config,
     sums = pretrainer.evaluate(batch)
     assert compute_pretraining_metrics(sums) == pytest.approx(expected, rel=1e-5)
     filled = {name: tf.concat([value, tf.zeros_like(value)], axis=0) for name, value in batch.items()}
-    outputs = pretrainer.model({name: filled[name] for name in pretrainer.model.input})
-    found = {name: float(value) for name, value in losses.compute_pretraining_sums(outputs, filled).items()}
-    assert found == pytest.approx(sums, rel=1e-5)
+    assert pretrainer.evaluate(filled) == pytest.approx(sums, rel=1e-5)
 
 
 def test_metrics_are_means_over_predictions_and_records():
-    sums = {"masked_lm_loss": 12.0, "masked_lm_correct": 3.0, "masked_lm_count": 8.0}
-    pairs = {"next_sentence_loss": 1.5, "next_sentence_correct": 2.0, "next_sentence_count": 5.0}
-    expected = {"loss": 1.5, "masked_lm_loss": 1.5, "masked_lm_accuracy": 0.375}
-    assert compute_pretraining_metrics({**sums, **dict.fromkeys(pairs, 0.0)}) == pytest.approx(expected)
-    expected |= {"loss": 1.8, "next_sentence_loss": 0.3, "next_sentence_accuracy": 0.4}
-    assert compute_pretraining_metrics({**sums, **pairs}) == pytest.approx(expected)
-    nothing = compute_pretraining_metrics(dict.fromkeys([*sums, *pairs], 0.0))
-    assert nothing == dict.fromkeys(["loss", "masked_lm_loss", "masked_lm_accuracy"], 0.0)
+    def compute(*sums):
+        return compute_pretraining_metrics(dict(zip(SUMS, (*sums, 0.0), strict=True)))
+
+    tokens = {"loss": 1.5, "masked_lm_loss": 1.5, "masked_lm_accuracy": 0.375}
+    pairs = {"loss": 1.8, "next_sentence_loss": 0.3, "next_sentence_accuracy": 0.4}
+    assert compute(12.0, 3.0, 8.0, 0.0, 0.0, 0.0) == pytest.approx(tokens)
+    assert compute(12.0, 3.0, 8.0, 1.5, 2.0, 5.0) == pytest.approx({**tokens, **pairs})
+    assert compute(0.0, 0.0, 0.0, 0.0, 0.0, 0.0) == dict.fromkeys(tokens, 0.0)
 
 
 def test_the_masked_lm_loss_has_the_epsilon_of_the_original():

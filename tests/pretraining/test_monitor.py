@@ -15,18 +15,18 @@ from official_bert.runs.training_log import TRAIN, format_line
 from tests.make import assert_rejected, write_text
 
 
-def make_monitor(step: int = 0, **options: object) -> tuple[Monitor, mock.Mock]:
+def make_monitor(step=0, is_chief=False, training=None, **options):
     """Returns a monitor after `step` steps, and its log."""
     options = {"on_nonfinite": "stop", "dtype": "float32", "random_seed": 7, "output_dir": "none", **options}
     pretrainer = mock.Mock(step=step, schedule=lambda step: 0.001 * step)
-    config, log = mock.Mock(token_objective="masked LM"), mock.Mock()
-    return Monitor(mock.Mock(total_steps=100, **options), config, pretrainer, mock.Mock(), log, is_chief=False), log
+    config, log, records = mock.Mock(token_objective="masked LM"), mock.Mock(), mock.Mock(training=training)
+    return Monitor(mock.Mock(**{"total_steps": 100, **options}), config, pretrainer, records, log, is_chief), log
 
 
 PHASE = mock.Mock(spec=Phase, number=2, train_batch_size=16, max_seq_length=64)
 
 
-def make_sums(**changes: float) -> dict[str, float]:
+def make_sums(**changes):
     names = (*SUMS, "gradient_norm", "input_wait", "nonfinite_steps", "nonfinite_losses", "nonfinite_at_end")
     return {**dict.fromkeys(names, 0.0), **changes}
 
@@ -82,24 +82,41 @@ def test_the_records_of_a_nonfinite_step_are_named():
     assert_rejected(names, make_monitor()[0].check_finite, sums, 100, 104, 320, PHASE, records)
 
 
-@pytest.mark.parametrize(("options", "num_bad_losses", "is_skipped"), [
-    ({"on_nonfinite": "skip"}, 1.0, True), ({"dtype": "float16"}, 0.0, True), ({"dtype": "float16"}, 1.0, False),
-])  # fmt: skip
-def test_float16_skips_overflowing_gradients_but_not_nonfinite_losses(options, num_bad_losses, is_skipped):
-    watched, log = make_monitor(**options)
-    sums = make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=1.0, nonfinite_losses=num_bad_losses)
-    arguments = (sums, 100, 104, 320, PHASE, mock.Mock(describe_locations=lambda *_: ""))
-    if not is_skipped:
-        assert_rejected(("step 103", "inf"), watched.check_finite, *arguments)
-        return
-    watched.check_finite(*arguments)
-    step, notice = log.note.call_args.args
-    assert (step, notice.partition(" as ")[0]) == (103, "2 steps skipped")
-    assert watched.skipped_in_a_row == 1
-    watched.check_finite(make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=2.0), 104, 106, 0, PHASE, mock.Mock())
-    assert watched.skipped_in_a_row == 3
-    watched.check_finite(make_sums(), 106, 108, 0, PHASE, mock.Mock())
-    assert watched.skipped_in_a_row == 0
+def test_float16_skips_overflowing_gradients_but_not_nonfinite_losses():
+    sums = make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=1.0)
+    bad_loss, arguments = {**sums, "nonfinite_losses": 1.0}, (100, 104, 320, PHASE, mock.Mock())
+    assert_rejected(("step 103", "inf"), make_monitor(dtype="float16")[0].check_finite, bad_loss, *arguments)
+    for options, each in (({"on_nonfinite": "skip"}, bad_loss), ({"dtype": "float16"}, sums)):
+        watched, log = make_monitor(**options)
+        watched.check_finite(each, *arguments)
+        step, notice = log.note.call_args.args
+        assert (step, notice.partition(" as ")[0]) == (103, "2 steps skipped")
+        assert watched.skipped_in_a_row == 1
+        again = make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=2.0)
+        for later, expected in ((again, 3), (make_sums(), 0)):
+            watched.check_finite(later, 104, 106, 0, PHASE, mock.Mock())
+            assert watched.skipped_in_a_row == expected
+
+
+def test_a_run_that_skips_too_many_steps_in_a_row_is_stopped(tmp_path):
+    def check(skipped, last, steps=1, at_end=1.0, total_steps=1000):
+        """Returns the number of skipped steps in a row after a call of `steps` steps, whose last step was skipped."""
+        watched, _ = make_monitor(total_steps=total_steps, on_nonfinite="skip", output_dir=str(tmp_path))
+        watched.skipped_in_a_row = skipped - 1
+        sums = make_sums(**BAD, nonfinite_steps=1.0, nonfinite_losses=1.0, nonfinite_at_end=at_end)
+        sums["nonfinite_step"] = float(last)
+        records = mock.Mock(describe_locations=lambda *_: "0.tfrecord: 1")
+        watched.check_finite(sums, last - steps, last, 0, PHASE, records)
+        return watched.skipped_in_a_row
+
+    assert_rejected(("step 20", "--learning_rate"), check, 20, 20, total_steps=20)  # no step was finite
+    assert (check(19, 20, total_steps=20), check(99, 99)) == (19, 99)
+    assert check(100, 1000, steps=1000, at_end=0.0) == 0  # one of a thousand steps was skipped
+    assert_rejected(("step 101", "0.tfrecord: 1", "checkpoint", 100), check, 100, 101)
+    # As left by an older version, which saved while it skipped steps.
+    for step in (1, 2, 6):
+        write_text(tmp_path / f"ckpt-{step}.index", "")
+    assert_rejected(("ckpt-6, ckpt-2", "ckpt-1", 100), check, 100, 101)
 
 
 def test_the_profiler_runs_once_between_its_steps(monkeypatch):
@@ -107,12 +124,8 @@ def test_the_profiler_runs_once_between_its_steps(monkeypatch):
     monkeypatch.setattr(tf.profiler.experimental, "start", calls.append)
     monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
     profile = Profile(["3", "5"], "run")
-    seen = []
-    for step in (2, 3, 4, 5, 3, 6):
-        profile.update(step)
-        seen.append(len(calls))
+    assert [profile.update(step) or len(calls) for step in (2, 3, 4, 5, 3, 6)] == [0, 1, 1, 2, 2, 2]
     profile.stop()
-    assert seen == [0, 1, 1, 2, 2, 2]
     assert calls == ["run/train", "stop"]
 
 
@@ -130,13 +143,11 @@ def run_monitor(folder, monkeypatch, losses, first_step=0, init_checkpoint=None,
     """Writes log lines with these losses and returns the warnings. Guessing by frequency has a loss of 7.0."""
     lines = [format_line({"step": step, "masked_lm_loss": loss}) for step, loss in losses.items()]
     write_text(folder / f"{TRAIN}.jsonl", "".join(lines))
-    monkeypatch.setattr(monitor.Monitor, "_measure", lambda watched, step, phase: {"masked_lm_loss": losses[step]})
+    monkeypatch.setattr(Monitor, "_measure", lambda watched, step, phase: {"masked_lm_loss": losses[step]})
     monkeypatch.setattr(monitor, "format_progress", lambda *_: "")
-    records, log = mock.Mock(training=lambda phase: make_records(np.arange(1096).repeat(11))), mock.Mock()
-    options = mock.Mock(output_dir=str(folder), init_checkpoint=init_checkpoint)
     phase = mock.Mock(number=phase_number, learning_rate=2e-3, num_warmup_steps=100)
-    config = mock.Mock(token_objective="masked LM")
-    watched = monitor.Monitor(options, config, mock.Mock(step=first_step), records, log, is_chief)
+    changes = {"output_dir": str(folder), "init_checkpoint": init_checkpoint}
+    watched, log = make_monitor(first_step, is_chief, lambda _: make_records(np.arange(1096).repeat(11)), **changes)
     for step in losses:
         watched.add({"nonfinite_steps": 0.0}, steps=1, seconds=1.0, processor_seconds=1.0)
         watched.write(step, phase)

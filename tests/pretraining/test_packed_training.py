@@ -12,13 +12,13 @@ from official_bert.optimization.distribution import get_strategy
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import read_log
 from tests.conftest import WORDS
-from tests.make import tiny_config as make_config
+from tests.make import tiny_config
 from tests.pretraining import pretraining_runs as runs
 from tests.processes import run_marked_tests
 
 LENGTH, PREDICTIONS, BATCH = 32, 8, 16
 SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)
-ONE_BLOCK = make_config(num_hidden_layers=1)
+WITHOUT_DROPOUT = runs.disable_dropout(tiny_config(num_hidden_layers=1))
 
 
 @pytest.fixture
@@ -42,8 +42,7 @@ def after_ten_steps(config, record_files, packing=None, device="one_device", **s
 
 
 def test_packed_rows_have_the_losses_and_gradients_of_their_records(tmp_path):
-    config = runs.disable_dropout(ONE_BLOCK)
-    unpacked, packed = (runs.make_pretrainer(config, packed=flag) for flag in (False, True))
+    unpacked, packed = (runs.make_pretrainer(WITHOUT_DROPOUT, packed=flag) for flag in (False, True))
     for variable in (*unpacked.model.variables, *packed.model.variables):
         variable.assign(5.0 * variable)  # so that the losses depend on the attention
     records = [runs.random_record(random.Random(seed), LENGTH, PREDICTIONS) for seed in range(BATCH)]
@@ -59,11 +58,11 @@ def test_packed_rows_have_the_losses_and_gradients_of_their_records(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"rematerialize": True}, {"jit_compile": True}], ids=str)
-def test_ten_packed_steps_give_the_same_weights_as_unpacked_steps(tiny_config, record_files, settings):
-    config = runs.disable_dropout(tiny_config)
+def test_ten_packed_steps_give_the_same_weights_as_unpacked_steps(record_files):
+    config = runs.disable_dropout(tiny_config())
     expected = after_ten_steps(config, record_files)
-    for rows in (3,) if settings else (3, BATCH):  # three parts, sometimes up to six, or one part
+    # Three parts, sometimes up to six, or one part.
+    for rows, settings in ((3, {}), (BATCH, {}), (3, {"rematerialize": True}), (3, {"jit_compile": True})):
         runs.assert_same_steps(after_ten_steps(config, record_files, pack(rows), **settings), expected)
 
 
@@ -76,25 +75,22 @@ def test_two_devices_equal_one():
 
 @pytest.mark.two_devices
 def test_a_packed_batch_is_split_between_two_devices(record_files):
-    config = runs.disable_dropout(ONE_BLOCK)
-    expected = after_ten_steps(config, record_files)
+    expected = after_ten_steps(WITHOUT_DROPOUT, record_files)
     # Parts of two rows on each of two devices. Sometimes the last part of a batch has records for one device only.
-    runs.assert_same_steps(after_ten_steps(config, record_files, pack(2, replicas=2), "mirrored"), expected)
+    runs.assert_same_steps(after_ten_steps(WITHOUT_DROPOUT, record_files, pack(2, replicas=2), "mirrored"), expected)
 
 
-@pytest.fixture
-def run(make_options):
-    sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "train_batch_size": BATCH}
-    steps = {"num_train_steps": 6, "save_checkpoints_steps": 3}
-    return lambda folder, **changes: pretrain(make_options(folder, **sizes, **steps, **changes))
+OPTIONS = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "train_batch_size": BATCH}
+OPTIONS |= {"num_train_steps": 6, "save_checkpoints_steps": 3}
 
 
 @pytest.mark.slow
-def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(run, tmp_path, capsys):
+def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(make_options, tmp_path, capsys):
     logs = {}
     for packed in (False, True):
         folder = str(tmp_path / str(packed))
-        assert run(folder, config=runs.disable_dropout(ONE_BLOCK), pack_sequences=packed, do_eval=True) == 0
+        changes = {"config": WITHOUT_DROPOUT, "pack_sequences": packed, "do_eval": True}
+        assert pretrain(make_options(folder, **OPTIONS, **changes)) == 0
         logs[packed] = [*read_log(folder, "train"), *read_log(folder, "eval")]
     assert len(logs[True]) == 7
     for found, expected in zip(logs[True], logs[False], strict=True):
@@ -105,9 +101,9 @@ def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(run, tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_a_stopped_packed_run_resumes_exactly(run, tmp_path):
+def test_a_stopped_packed_run_resumes_exactly(make_options, tmp_path):
     straight, halved = tmp_path / "straight", tmp_path / "halved"
     for folder in (straight, halved, halved):
         runs.remove_checkpoints(halved, after=3)
-        run(folder, pack_sequences=True, gradient_accumulation_steps=2)
+        pretrain(make_options(folder, **OPTIONS, pack_sequences=True, gradient_accumulation_steps=2))
     runs.assert_same_checkpoint(straight, halved, 6, least=50)

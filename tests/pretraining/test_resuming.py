@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from data_gen.options import RecordOptions
-from official_bert.data import record_codec, record_damage, record_reader, record_schema
+from official_bert.data import record_schema
 from official_bert.errors import UserError
 from official_bert.pretraining import run
 from official_bert.pretraining.evaluation import HeldOutEvaluation
@@ -40,7 +40,7 @@ def longer_files(tmp_path):
     return [runs.write_records(tmp_path / "longer.tfrecord", records, schema)]
 
 
-def place(folder: pathlib.Path, step: int) -> tuple[int, ...]:
+def place(folder, step):
     """Returns the phase and the number of records of that phase that were used."""
     saved = runs.checkpoint(folder, step)
     return tuple(int(saved[f"place/{name}/.ATTRIBUTES/VARIABLE_VALUE"]) for name in ("phase", "position"))
@@ -87,13 +87,10 @@ def test_the_record_files_that_differ_are_named():
     def make_identities(files):
         return {"1": [{"file": name, "sha256": None if sha == "-" else sha} for name, sha in files.split()]}
 
-    for now, expected in (
-        ("a1 b2 n-", "order, name"),
-        ("n4 b- a3", "a contents, b manifest, n manifest"),
-        ("c1 d1 e1 n-", "a missing, b missing, c, 2"),
-    ):
+    expected = {"a1 b2 n-": "order, name", "n4 b- a3": "a contents, b manifest, n manifest"}
+    for now, changes in {**expected, "c1 d1 e1 n-": "a missing, b missing, c, 2"}.items():
         told = describe_file_changes({**make_identities("n- b2 a1"), "2": []}, make_identities(now))
-        for part, names in zip(told.split(", "), expected.split(", "), strict=True):
+        for part, names in zip(told.split(", "), changes.split(", "), strict=True):
             assert_mentions(part, *names.split())
 
 
@@ -101,17 +98,12 @@ def test_the_record_files_that_differ_are_named():
 def test_changed_options_are_rejected_without_allow_changes(make_options, record_files, finished_run, capsys):
     names = ("--learning_rate", 0.01, 0.1, "--train_batch_size", 8, 4, "--allow_changes=learning_rate,train_batch_size")
     assert_rejected(names, pretrain, make_options(train_batch_size=4, learning_rate=0.1))
-    longer = {"num_train_steps": 25, "allow_changes": ["num_train_steps"], "input_file": record_files[:1]}
-    names = ("1.tfrecord", "missing", "--allow_changes=num_train_steps,data")
-    assert_rejected(names, pretrain, make_options(**longer))
     allowed = {"num_train_steps": 25, "train_batch_size": 4}
     pretrain(make_options(**allowed, allow_changes=list(allowed)))
     assert "--train_batch_size was 8 and is 4" in capsys.readouterr().out
     assert [place(finished_run, step) for step in (20, 25)] == [(1, 20 * 8), (1, 20 * 8 + 5 * 4)]
-    assert json.loads((finished_run / "run.json").read_text())["changes"] == [
-        {"step": 20, "option": "num_train_steps", "before": 20, "now": 25},
-        {"step": 20, "option": "train_batch_size", "before": 8, "now": 4},
-    ]
+    _, change = json.loads((finished_run / "run.json").read_text())["changes"]
+    assert change == {"step": 20, "option": "train_batch_size", "before": 8, "now": 4}
     pretrain(make_options(**allowed, log_steps=5, rematerialize=True))  # options of where and how to run may change
     # New records are read from their beginning, and a new optimizer starts with zero moments at the same step.
     changes = {"num_train_steps": 30, "optimizer": "lamb", "dtype": "float16"}
@@ -142,7 +134,9 @@ def test_with_any_dropout_other_micro_batches_are_refused(name, make_options, fi
 
 def test_a_run_goes_on_with_other_records_from_their_start_and_in_float16(make_options, record_files, finished_run):
     changes = {"num_train_steps": 21, "dtype": "float16"}
-    pretrain(make_options(input_file=record_files[:1], allow_changes=["data", *changes], **changes))
+    refused = make_options(allow_changes=[*changes], **changes, input_file=record_files[:1])
+    assert_rejected(("1.tfrecord", "missing", "--allow_changes"), pretrain, refused)
+    pretrain(make_options(allow_changes=["data", *changes], **changes, input_file=record_files[:1]))
     assert place(finished_run, 21) == (1, 8)
 
 
@@ -192,25 +186,15 @@ def test_a_finished_run_rejects_other_records_and_needs_none(make_options, recor
 
 @pytest.mark.slow
 def test_damaged_records_can_be_skipped_and_counted(make_options, record_files, capsys):
-    first, second = map(pathlib.Path, record_files)
-    record_size = second.stat().st_size // 50
+    second = record_files[1]
     for number in (7, 8, 30):
-        flip_bits(second, number * record_size + 40)
-    changes = {"num_train_steps": 30, "eval_input_file": [str(second)], "do_eval": True}
+        flip_bits(second, number * (os.path.getsize(second) // 50) + 40)
+    changes = {"num_train_steps": 30, "eval_input_file": [second], "do_eval": True}
     assert_rejected((second, "record 7", "--on_corrupt_record=skip"), pretrain, make_options("stop", **changes))
     pretrain(make_options(on_corrupt_record="skip", **changes))
     output = capsys.readouterr().out
     assert_mentions(output, second, 3, "7, 8, 30")
     assert "evaluated 47 records" in output
-    # An out-of-range id is damage too, and a truncated file ends early.
-    first.write_bytes(first.read_bytes()[:-5])
-    schema = {**runs.SCHEMA, "input_ids": record_schema.Feature((runs.LENGTH,), record_schema.INT64, 40)}
-    found, skipped = record_damage.find_readable_ranges(record_files, schema)
-    assert skipped > 4
-    records = enumerate(tf.data.TFRecordDataset(str(first)).take(49))
-    ids = {number: record_codec.parse(record[None], runs.SCHEMA)["input_ids"].numpy() for number, record in records}
-    read = {number for start, count in found[0] for number in range(start, start + count)}
-    assert read == {number for number in range(49) if ids[number].max() < 40}
 
 
 @pytest.mark.slow
@@ -223,8 +207,6 @@ def test_records_without_masks_are_recognised_by_their_manifest(make_options, vo
     sizes = {"max_seq_length": runs.LENGTH, "max_predictions_per_seq": runs.PREDICTIONS}
     settings = {"vocab_file": vocab_file, "masking": "dynamic", "dupe_factor": 1, "num_workers": 1}
     one_machine.create_pretraining_data(RecordOptions(input_file=[text], output_file=files, **sizes, **settings))
-    held = next(record_reader.read_file(files[0]))
-    assert record_damage.describe_mismatch(held, record_schema.unmasked_schema(runs.LENGTH, len(WORDS), 2)) is None
     changes = {"input_file": files, "vocab_file": vocab_file}
     pretrain(make_options(do_eval=True, **changes))
     losses = runs.log_values(tmp_path / "run", "masked_lm_loss")

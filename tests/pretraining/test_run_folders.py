@@ -1,6 +1,5 @@
 """Run folders with unusual names, with lost, damaged or unfinished checkpoints, and resuming from them."""
 
-import pathlib
 import resource
 from unittest import mock
 
@@ -15,16 +14,15 @@ from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints, find_newest_complete, get_stored_name
 from official_bert.pretraining import monitor
 from official_bert.pretraining.run import pretrain
-from official_bert.runs.training_log import TrainingLog
 from tests.make import assert_mentions, assert_rejected, flip_bits, refusal, write_text, write_vocab
 from tests.pretraining.pretraining_runs import assert_same_checkpoint, log_values, remove_checkpoints
 
 
-def list_checkpoints(folder: pathlib.Path, pattern: str = "*.index") -> set[str]:
+def list_checkpoints(folder, pattern="*.index"):
     return {path.name.split(".")[0] for path in folder.iterdir() if path.match(pattern)}
 
 
-def assert_loaders_read(folder: pathlib.Path, step: int) -> None:
+def assert_loaders_read(folder, step):
     """Checks that pre-training and encoder models are loaded from this checkpoint."""
     expected = bundle.open_bundle(str(folder / f"ckpt-{step}")).read(get_stored_name("pooler/kernel"))
     for model in (load_pretraining_model(str(folder)).model, official_bert.load(str(folder)).model):
@@ -35,11 +33,11 @@ def assert_loaders_read(folder: pathlib.Path, step: int) -> None:
 @pytest.mark.slow
 def test_a_run_in_a_folder_with_brackets_can_be_resumed(make_options, record_files, vocab_file, tmp_path, capsys):
     folder = tmp_path / "run[1]*"
-    changes = {"save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "vocab_file": vocab_file}
-    changes |= {"eval_input_file": record_files, "eval_steps": 2}
+    changes = {"save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "eval_input_file": record_files, "eval_steps": 2}
+    changes |= {"vocab_file": vocab_file, "allow_changes": ["num_train_steps"]}
     pretrain(make_options(folder, num_train_steps=4, **changes))
     assert list_checkpoints(folder) == {"ckpt-4"}
-    pretrain(make_options(folder, num_train_steps=6, allow_changes=["num_train_steps"], **changes))
+    pretrain(make_options(folder, num_train_steps=6, **changes))
     assert f"resuming from {folder}/ckpt-4, step 4" in capsys.readouterr().out
     assert log_values(folder, "step") == [1, 2, 3, 4, 5, 6]
     assert list_checkpoints(folder, "ckpt*") == {"ckpt-6"}
@@ -58,14 +56,10 @@ def test_the_newest_complete_checkpoint_is_found_without_the_state_file(make_opt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_cut", [True, False])
-def test_a_damaged_checkpoint_is_skipped(make_options, shared_run, finished_run, is_cut, capsys):
+def test_a_damaged_checkpoint_is_skipped(make_options, shared_run, finished_run, capsys):
     write_vocab(finished_run / "vocab.txt")
     data = finished_run / "ckpt-20.data-00000-of-00001"
-    if is_cut:
-        data.write_bytes(data.read_bytes()[:1000])
-    else:
-        flip_bits(data, data.stat().st_size // 2)
+    data.write_bytes(data.read_bytes()[:1000])
     assert_loaders_read(finished_run, 10)
     pretrain(make_options("other", init_checkpoint=str(finished_run), num_train_steps=1))
     pretrain(make_options())
@@ -80,8 +74,7 @@ def test_a_run_without_readable_checkpoints_restarts_only_with_begin_anew(make_o
     listed = tf.train.get_checkpoint_state(finished_run).all_model_checkpoint_paths
     assert list(listed) == [f"{finished_run}/ckpt-10", f"{finished_run}/ckpt-20"]
     log = (finished_run / "train.jsonl").read_text()
-    contents = {path: path.read_bytes() for path in finished_run.glob("ckpt-*.data*")}
-    for path in contents:
+    for path in finished_run.glob("ckpt-*.data*"):
         path.write_bytes(b"nothing")
     assert_rejected((*listed, "--begin_anew"), pretrain, make_options())
     assert list_checkpoints(finished_run) == {"ckpt-10", "ckpt-20"}
@@ -127,13 +120,13 @@ def test_a_failed_save_keeps_the_other_checkpoints(tmp_path, monkeypatch):
     saved = RunCheckpoints(str(tmp_path), {"model": [values]}, keep=5)
     write = saved._checkpoint.write
 
-    def fill(path: str) -> None:
+    def fill(path):
         write(path)
         open(f"{path}.index", "w").close()
         message = "{{function_node __wrapped__SaveV2 CPU:0}} No space left on device [Op:SaveV2]"
         raise tf.errors.ResourceExhaustedError(None, None, message)
 
-    def fail(step: int, *expected: str) -> None:
+    def fail(step, *expected):
         told = refusal(saved.save, step)
         assert_mentions(told, f"step {step}", tmp_path, "disk")
         assert "{" not in told
@@ -155,10 +148,8 @@ def test_a_failed_save_keeps_the_other_checkpoints(tmp_path, monkeypatch):
     monkeypatch.setattr(saved._checkpoint, "write", mock.Mock(side_effect=OSError("No space left on device")))
     fail(20, "ckpt-20", "checkpoint")
     # The next run removes what a kill leaves in the middle of a save.
-    (tmp_path / "ckpt-30.data-00000-of-00001").write_bytes(b"half")
-    (tmp_path / "ckpt-30_temp").mkdir()
-    (tmp_path / "ckpt-40.index").touch()
-    (tmp_path / "ckpt-40.data-00000-of-00001").write_bytes(b"whole")
+    for name in ("ckpt-30.data-00000-of-00001", "ckpt-30_temp/part", "ckpt-40.index", "ckpt-40.data-00000-of-00001"):
+        write_text(tmp_path / name, "half" * name.endswith("00001"))
     assert find_newest_complete(str(tmp_path)) == str(tmp_path / "ckpt-20")
     saved.remove_unfinished()
     assert list_checkpoints(tmp_path, "*") == {"ckpt-20", "checkpoint"}
@@ -174,28 +165,3 @@ def test_the_checkpoint_before_skipped_steps_is_kept_and_named(make_options, tmp
     assert_rejected(("ckpt-1", "--learning_rate", 8), pretrain, make_options(on_nonfinite="skip", **changes))
     assert list_checkpoints(tmp_path / "run") == {"ckpt-1"}
     assert log_values(tmp_path / "run", "step") == [1]
-
-
-def check_finite(options, skipped, last, steps=1, is_finite_at_end=False):
-    """Returns a monitor after the last of `skipped` skipped steps, in a call of `steps` steps."""
-    watched = monitor.Monitor.__new__(monitor.Monitor)
-    watched.options, watched.skipped_in_a_row, watched.log = options, skipped - 1, TrainingLog(None, 0)
-    sums = dict.fromkeys(["nonfinite_steps", "nonfinite_losses", "nonfinite_loss", "nonfinite_norm"], 1.0)
-    sums |= {"nonfinite_at_end": 1.0 - is_finite_at_end, "nonfinite_step": float(last)}
-    records = mock.Mock(describe_locations=lambda *_: "0.tfrecord: 1")
-    watched.check_finite(sums, last - steps, last, 0, options.phases[0], records)
-    return watched
-
-
-def test_a_run_that_skips_too_many_steps_in_a_row_is_stopped(make_options, tmp_path):
-    short, options = (make_options(on_nonfinite="skip", num_train_steps=steps) for steps in (20, 1000))
-    assert_rejected(("step 20", "--learning_rate"), check_finite, short, skipped=20, last=20)  # no step was finite
-    assert check_finite(short, skipped=19, last=20).skipped_in_a_row == 19
-    assert check_finite(options, skipped=99, last=99).skipped_in_a_row == 99
-    # One of a thousand steps was skipped, so not every step of the run is skipped.
-    assert check_finite(options, skipped=100, last=1000, steps=1000, is_finite_at_end=True).skipped_in_a_row == 0
-    assert_rejected(("step 101", "0.tfrecord: 1", "checkpoint", 100), check_finite, options, skipped=100, last=101)
-    # As left by an older version, which saved while it skipped steps.
-    for step in (1, 2, 6):
-        write_text(tmp_path / "run" / f"ckpt-{step}.index", "")
-    assert_rejected(("ckpt-6, ckpt-2", "ckpt-1", 100), check_finite, options, skipped=100, last=101)

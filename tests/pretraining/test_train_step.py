@@ -24,6 +24,7 @@ from tests.pretraining import pretraining_runs as runs
 from tests.processes import run_marked_tests, worker_environments
 
 ONE_BLOCK = make_config(num_hidden_layers=1)
+WITHOUT_DROPOUT = runs.disable_dropout(ONE_BLOCK)
 
 
 def test_twenty_steps_reproduce_the_stored_losses_and_change_every_variable(tiny_config, record_files):
@@ -51,8 +52,7 @@ def test_without_next_sentences_only_the_pooler_and_its_head_are_frozen(record_f
 
 
 def test_a_step_in_micro_batches_has_the_sums_and_gradients_of_the_whole_step(record_files, monkeypatch):
-    config = runs.disable_dropout(ONE_BLOCK)
-    whole, in_parts = (runs.make_pretrainer(config, micro_batches=count) for count in (1, 2))
+    whole, in_parts = (runs.make_pretrainer(WITHOUT_DROPOUT, micro_batches=count) for count in (1, 2))
     batch = next(runs.make_batches(whole, record_files))
     seeds = []
     monkeypatch.setattr(in_parts, "_dropout_seed", lambda *places: seeds.append(list(map(int, places))) or (0, 0))
@@ -61,7 +61,7 @@ def test_a_step_in_micro_batches_has_the_sums_and_gradients_of_the_whole_step(re
 
 
 def test_losses_are_divided_by_the_counts_of_all_replicas(record_files, monkeypatch):
-    alone, first_of_two = (runs.make_pretrainer(runs.disable_dropout(ONE_BLOCK)) for _ in range(2))
+    alone, first_of_two = (runs.make_pretrainer(WITHOUT_DROPOUT) for _ in range(2))
     batch = next(runs.make_batches(alone, record_files))
     batch["next_sentence_labels"] *= 0  # the gradients of both labels would cancel each other
     expected = alone.strategy.run(alone.replica_step, args=(batch,))
@@ -72,9 +72,9 @@ def test_losses_are_divided_by_the_counts_of_all_replicas(record_files, monkeypa
 
 
 def test_the_loss_is_scaled_in_float16_and_gradients_are_not(record_files):
-    config, dtypes, norms = runs.disable_dropout(ONE_BLOCK), ("float32", "mixed_bfloat16", "mixed_float16"), []
-    for dtype in dtypes:
-        pretrainer = runs.make_pretrainer(config, dtype=dtype)
+    norms = []
+    for dtype in ("float32", "mixed_bfloat16", "mixed_float16"):
+        pretrainer = runs.make_pretrainer(WITHOUT_DROPOUT, dtype=dtype)
         batch = next(runs.make_batches(pretrainer, record_files))
         norms.append(float(pretrainer.strategy.run(pretrainer.replica_step, args=(batch,))["gradient_norm"]))
         assert ("loss_scale" in pretrainer.variables) == (dtype == "mixed_float16")
@@ -107,8 +107,8 @@ def test_measurements_are_sums_over_finite_steps_and_the_first_bad_loss_is_repor
     assert found["nonfinite_norm"] == inf
 
 
-def take_steps(config, record_files, **settings):
-    return runs.steps_and_weights(runs.make_pretrainer(config, **settings), record_files)
+def take_steps(config, record_files, device="one_device", size=8, **settings):
+    return runs.steps_and_weights(runs.make_pretrainer(config, get_strategy(device), **settings), record_files, size)
 
 
 @pytest.mark.slow
@@ -176,36 +176,25 @@ def test_nonfinite_steps_can_be_skipped(record_files, eager_steps):
 
 @pytest.mark.slow
 @pytest.mark.core
-def test_two_devices_equal_one():
-    """Runs the tests marked two_devices in a separate process whose CPU is split into two devices."""
-    assert "3 passed" in run_marked_tests(2, __file__)
-
-
-def steps_on(device, devices, record_files, size=8, **settings):
-    strategy = get_strategy(device)
-    assert strategy.num_replicas_in_sync == devices
-    pretrainer = runs.make_pretrainer(runs.disable_dropout(make_config(num_hidden_layers=1)), strategy, **settings)
-    return runs.steps_and_weights(pretrainer, record_files, size)
+@pytest.mark.parametrize(("devices", "tests"), [(2, 3), (8, 1)])
+def test_several_devices_equal_one(devices, tests):
+    """Runs the tests marked two_devices or eight_devices in a process whose CPU is split into so many devices."""
+    assert f"{tests} passed" in run_marked_tests(devices, __file__)
 
 
 @pytest.mark.two_devices
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_two_devices_take_the_same_steps_as_one(record_files, optimizer):
-    found = steps_on("mirrored", 2, record_files, optimizer=optimizer)
-    runs.assert_same_steps(found, steps_on("one_device", 1, record_files, optimizer=optimizer))
-
-
-@pytest.mark.slow
-@pytest.mark.core
-def test_eight_devices_equal_one():
-    """Runs the tests marked eight_devices in a separate process whose CPU is split into eight devices."""
-    assert "1 passed" in run_marked_tests(8, __file__)
+    assert get_strategy("mirrored").num_replicas_in_sync == 2
+    found = take_steps(WITHOUT_DROPOUT, record_files, "mirrored", optimizer=optimizer)
+    runs.assert_same_steps(found, take_steps(WITHOUT_DROPOUT, record_files, optimizer=optimizer))
 
 
 @pytest.mark.eight_devices
 def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(record_files):
-    found = steps_on("mirrored", 8, record_files, 16, micro_batches=2, skip_nonfinite=True)
-    runs.assert_same_steps(found, steps_on("one_device", 1, record_files, 16, skip_nonfinite=True))
+    assert get_strategy("mirrored").num_replicas_in_sync == 8
+    found = take_steps(WITHOUT_DROPOUT, record_files, "mirrored", 16, micro_batches=2, skip_nonfinite=True)
+    runs.assert_same_steps(found, take_steps(WITHOUT_DROPOUT, record_files, size=16, skip_nonfinite=True))
 
 
 @pytest.mark.slow
@@ -222,15 +211,13 @@ def test_two_workers_equal_one(record_files, tmp_path, vocab_file):
 
     def launch(steps, passes_flags=True, flags_of_second=()):
         flags = ["--distribution_strategy=multi_worker", "--gradient_accumulation_steps=2"]
-        processes = []
+        pipes, processes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}, []
         for index, environment in enumerate(environments):
-            own_flags = flags_of_second if index else ()
-            whole = command(two, steps, *flags, "--allow_changes=num_train_steps", *own_flags)
+            whole = command(two, steps, *flags, "--allow_changes=num_train_steps", *(flags_of_second if index else ()))
             if passes_flags:
                 environment = dict(environment)
                 hosts = json.loads(environment.pop("TF_CONFIG"))["cluster"]["worker"]
                 whole += [f"--worker_hosts={','.join(hosts)}", f"--worker_index={index}"]
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             processes.append(subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes))
         return processes
 
@@ -255,9 +242,8 @@ def test_two_workers_equal_one(record_files, tmp_path, vocab_file):
     assert all(" on CPU:0 of worker 0, CPU:0 of worker 1\n" in output for output in outputs)
     subprocess.run(command(one, 10), cwd=ROOT, capture_output=True, check=True)
     expected, found = (runs.checkpoint(folder, 10) for folder in (one, two))
-    names = [name for name in expected if name.startswith("model/")]
-    assert names
-    for name in names:
+    assert any(name.startswith("model/") for name in expected)
+    for name in filter(lambda name: name.startswith("model/"), expected):
         np.testing.assert_allclose(found[name], expected[name], atol=2e-5, err_msg=name)
     for name in ("masked_lm_loss", "next_sentence_loss", "gradient_norm"):
         assert len(runs.log_values(one, name)) == 5
@@ -280,7 +266,7 @@ def test_two_workers_equal_one(record_files, tmp_path, vocab_file):
     # Both resume from that save, with the next step and its records.
     outputs = wait(launch(step + 4), 0, 0)
     assert all(f"resuming from {two}/ckpt-{step}, step {step:,}" in output for output in outputs)
-    steps_logged = runs.log_values(two, "step")
-    assert steps_logged[-1] == step + 4
-    assert len(set(steps_logged)) == len(steps_logged)
+    logged = runs.log_values(two, "step")
+    assert logged[-1] == step + 4
+    assert len(set(logged)) == len(logged)
     assert runs.checkpoint(two, step + 4)["place/position/.ATTRIBUTES/VARIABLE_VALUE"] == 8 * (step + 4)

@@ -1,6 +1,5 @@
 """The training log: event files, and lines damaged or edited by hand."""
 
-import itertools
 import math
 from unittest import mock
 
@@ -39,32 +38,23 @@ def test_a_log_works_without_tensorboard_and_reports_errors(tmp_path, monkeypatc
     assert_rejected((tmp_path, "ENOSPC"), TrainingLog(str(tmp_path), 0).write, EVAL, 2, {"loss": 1.0})
 
 
-BAD_LINES = [
-    *((line, "JSON") for line in ("[" * 100_000, "1" * 5000, "{", "")),
-    *((line, "step") for line in ("[]", '{"loss": 1}', '{"step": "1"}')),
-    *((line, "changed") for line in ('{"step": 1, "loss": "1"}', '{"step": 2, "loss": 5}')),  # without a checksum
-    (format_line({"step": 1, "loss": "1"}).strip(), "'1' as loss, which is not a number"),
-]
-
-
-@pytest.mark.parametrize(("line", "problem"), BAD_LINES)
-def test_a_line_that_cannot_be_read_is_named(line, problem, tmp_path):
-    (tmp_path / "train.jsonl").write_text(format_line({"step": 1}) + f"{line}\n")
-    assert_rejected((tmp_path / "train.jsonl", "line 2", problem), read_log, str(tmp_path), TRAIN)
-
-
-def test_a_truncated_last_line_is_ignored(tmp_path):
-    (tmp_path / "train.jsonl").write_text(format_line({"step": 1, "loss": math.nan}) + '{"step": 2, "lo')
+def test_a_line_that_cannot_be_read_is_named_unless_it_is_a_truncated_last_one(tmp_path):
+    path, bad_lines = tmp_path / "train.jsonl", dict.fromkeys(("[" * 100_000, "1" * 5000, "{", ""), "JSON")
+    bad_lines |= dict.fromkeys(("[]", '{"loss": 1}', '{"step": "1"}'), "step")
+    bad_lines |= dict.fromkeys(('{"step": 1, "loss": "1"}', '{"step": 2, "loss": 5}'), "changed")  # without a checksum
+    bad_lines[format_line({"step": 1, "loss": "1"}).strip()] = "'1' as loss, which is not a number"
+    for line, problem in bad_lines.items():
+        path.write_text(format_line({"step": 1}) + f"{line}\n")
+        assert_rejected((path, "line 2", problem), read_log, str(tmp_path), TRAIN)
+    path.write_text(format_line({"step": 1, "loss": math.nan}) + '{"step": 2, "lo')
     assert list_steps(tmp_path) == [1]
 
 
 def test_a_resumed_run_keeps_complete_lines_up_to_its_checkpoint(tmp_path):
     kinds = (TRAIN, EVAL, GENERAL, NOTICES)
-    for kind, step in itertools.product(kinds, (10, 20, 30)):
-        TrainingLog(str(tmp_path), None).write(kind, step, {"loss": 1.0})
+    lines = [format_line({"step": step, "loss": 1.0}) for step in (10, 20, 30)]
     for kind in kinds:
-        with open(tmp_path / f"{kind}.jsonl", "a") as writer:
-            writer.write('{"step": 3')
+        write_text(tmp_path / f"{kind}.jsonl", "".join(lines) + '{"step": 3')
     log = TrainingLog(str(tmp_path), 20)
     log.write(EVAL, 25, {"loss": 1.0})
     log.note(20, "resumed")
@@ -87,8 +77,9 @@ def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_pa
 
 
 def test_a_notice_may_contain_a_crc32_key(tmp_path):
-    (tmp_path / "notices.jsonl").write_text(format_line({"step": 1, "notice": 'resumed, "crc32": "0"'}))
-    assert read_log(str(tmp_path), NOTICES) == [{"step": 1, "notice": 'resumed, "crc32": "0"'}]
+    notice = {"step": 1, "notice": 'resumed, "crc32": "0"'}
+    write_text(tmp_path / "notices.jsonl", format_line(notice))
+    assert read_log(str(tmp_path), NOTICES) == [notice]
 
 
 def test_a_run_has_lost_its_checkpoints_if_it_logged_steps_after_the_first_save(tmp_path):

@@ -12,18 +12,12 @@ from official_bert.training.replicas import make_length_buckets, report_compilat
 from tests.make import assert_mentions
 
 
-def test_a_batch_is_split_into_micro_batches_in_order():
-    cut_up = split_micro_batches({"a": tf.range(12), "b": (tf.reshape(tf.range(24), (12, 2)),)}, 3)
-    assert cut_up["a"].numpy().tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert cut_up["b"][0].shape == (3, 4, 2)
-
-
-def test_a_batch_of_unknown_length_can_be_split():
-    of_any_length = tf.function(
-        lambda ids: split_micro_batches(ids, 2), input_signature=[tf.TensorSpec([4, None], tf.int32)]
-    )
-    for length in (3, 5):
-        assert of_any_length(tf.zeros((4, length), tf.int32)).shape == (2, 2, length)
+def test_a_batch_of_any_length_is_split_into_micro_batches_in_order():
+    parts = split_micro_batches({"a": tf.range(12), "b": (tf.reshape(tf.range(24), (12, 2)),)}, 3)
+    assert parts["a"].numpy().tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert parts["b"][0].shape == (3, 4, 2)
+    split = tf.function(lambda ids: split_micro_batches(ids, 2), input_signature=[tf.TensorSpec([4, None], tf.int32)])
+    assert [split(tf.zeros((4, length), tf.int32)).shape for length in (3, 5)] == [(2, 2, 3), (2, 2, 5)]
 
 
 def test_batch_lengths_double_up_to_the_longest():
@@ -68,7 +62,7 @@ def test_an_update_unscales_clips_and_skips_nonfinite_gradients(is_scaled: bool)
     scale = DynamicLossScale() if is_scaled else None
     factor = float(scale.factor) if scale else 1.0
 
-    def update(gradient: list[float], finite_loss: bool) -> tuple[float, bool]:
+    def update(gradient, finite_loss):
         gradients = [tf.constant(gradient) * factor]
         norm, finite = apply_gradients(optimizer, scale, not is_scaled, gradients, tf.constant(finite_loss))
         return float(norm), bool(finite)

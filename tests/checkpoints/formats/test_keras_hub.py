@@ -51,21 +51,18 @@ def test_a_preset_is_written_with_the_names_of_its_library(tiny_config, tmp_path
     package = pathlib.Path(str(importlib.util.find_spec("keras_hub").origin)).parent
     head = (package / "src/layers/modeling/masked_lm_head.py").read_text()
     attributes = {name.split("/")[2] for name in read_tensors(masked_lm / task) if "masked_lm_head/_" in name}
-    assert len(attributes) == 2
-    assert all(f"self.{attribute} = " in head for attribute in attributes)
-    written = []
-
-    def find_class(values: dict) -> dict:
-        if values.get("registered_name"):
-            written.append(values["class_name"])
-            assert values["registered_name"] == f"keras_hub>{values['class_name']}"
-            source = package.parent / f"{values['module'].replace('.', '/')}.py"
-            assert f"class {values['class_name']}(" in source.read_text()
-        return values
-
+    assert [f"self.{attribute} = " in head for attribute in attributes] == [True, True]
+    written = {}
     for path in [*classifier.glob("*.json"), *masked_lm.glob("*.json")]:
-        json.loads(path.read_text(), object_hook=find_class)
-    assert {"BertBackbone", "BertTokenizer", "BertTextClassifier", "BertMaskedLM"} < set(written)
+        json.loads(
+            path.read_text(), object_hook=lambda each: written.update({each.get("registered_name"): each}) or each
+        )
+    for name in written.keys() - {None}:
+        source = package.parent / f"{written[name]['module'].replace('.', '/')}.py"
+        assert f"class {name.removeprefix('keras_hub>')}(" in source.read_text()
+        assert name == f"keras_hub>{written[name]['class_name']}"
+    classes = ("BertBackbone", "BertTokenizer", "BertTextClassifier", "BertMaskedLM")
+    assert {f"keras_hub>{name}" for name in classes} <= written.keys()
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import functools
 import json
 import shutil
-from typing import Any
 
 import h5py
 import numpy as np
@@ -12,19 +11,18 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.checkpoints import parity
-from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import open_model
 from official_bert.export.source import read_source
 from tests.checkpoints import checkpoint_samples as samples
 
 
 @pytest.fixture
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def golden(tmp_path_factory):
     """Returns a function that returns the folder of a library's models."""
     return functools.partial(samples.unpacked, folder=tmp_path_factory.getbasetemp() / "tensorflow_models")
 
 
-def assert_outputs_close(checkpoint: LoadedModel, expected: dict[str, np.ndarray], **arguments: Any) -> None:
+def assert_outputs_close(checkpoint, expected, **arguments):
     """Asserts that a checkpoint has the parts whose outputs were stored, and computes the same."""
     outputs = parity.compute_outputs(checkpoint, **arguments)
     assert outputs.keys() - expected.keys() <= {"pooled_output", "hidden_0"}  # not every library shows these
@@ -42,10 +40,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("library", "format_name", "model"), [(*key, model) for key, models in MODELS.items() for model in models.split()]
-)
-def test_models_of_other_libraries_give_the_same_outputs(library, format_name, model, golden):
+@pytest.mark.parametrize(("key", "model"), [(key, model) for key, models in MODELS.items() for model in models.split()])
+def test_models_of_other_libraries_give_the_same_outputs(key, model, golden):
+    library, format_name = key
     folder = golden(library) / model
     checkpoint = open_model(str(folder))
     assert checkpoint.source.format == format_name
@@ -67,48 +64,41 @@ def test_models_of_model_garden_give_the_same_outputs(model, tmp_path):
     assert_outputs_close(checkpoint, expected)
 
 
-@pytest.mark.parametrize("classes", [3, 2])  # of a tagger, and of a model that answers questions
-def test_heads_of_model_garden_with_an_ambiguous_name_are_rejected(classes, tmp_path, monkeypatch):
+def test_heads_of_model_garden_with_an_ambiguous_name_are_rejected(tmp_path, monkeypatch):
     models, name = samples.MODEL_GARDEN["models"], "predictions/transform/logits/kernel"
-    tensors = [*models["encoder"]["tensors"], ["model/head/kernel", name, [4, classes]]]
-    monkeypatch.setitem(models, "other", {**models["encoder"], "tensors": tensors})
-    samples.write_model_garden("other", tmp_path)
-    samples.assert_unreadable(tmp_path, "0 missing", "1 unexpected", name)
+    for classes in (3, 2):  # of a tagger, and of a model that answers questions
+        tensors = [*models["encoder"]["tensors"], ["model/head/kernel", name, [4, classes]]]
+        monkeypatch.setitem(models, "other", {**models["encoder"], "tensors": tensors})
+        samples.write_model_garden("other", tmp_path)
+        samples.assert_unreadable(tmp_path, "0 missing", "1 unexpected", name)
 
 
 def test_other_saved_models_are_rejected(golden, tmp_path):
-    folder = golden("tensorflow_hub") / "preprocess"
+    folder, other = golden("tensorflow_hub") / "preprocess", tf.Module()
     samples.assert_unreadable(folder, folder, "weights")
-    other = tf.Module()
     other.weights = [tf.Variable(tf.zeros([9, 4]), name=f"{name}/kernel") for name in ("EncoderDNN", "Embeddings_en")]
-    tf.saved_model.save(other, str(tmp_path / "other"))
-    samples.assert_unreadable(tmp_path / "other", tmp_path / "other", "word_embeddings/embeddings", 2)
+    tf.saved_model.save(other, str(tmp_path))
+    samples.assert_unreadable(tmp_path, tmp_path, "word_embeddings/embeddings", 2)
 
 
-@pytest.mark.parametrize(("model", "class_name", "settings"), [
-    ("classifier", "TextClassifier", {"multi_label": False}),
-    ("several", "TextClassifier", {"multi_label": True}),
-    ("tagger", "TokenTagger", {}),
-])  # fmt: skip
-def test_classifiers_keep_their_labels(model, class_name, settings, golden):
-    predictor = getattr(official_bert, class_name).from_checkpoint(str(golden("transformers") / model))
-    assert predictor.labels == ("noun", "verb", "möglich")
-    assert predictor.get_config().items() >= settings.items()
-
-
-def test_imported_heads_are_exported_unless_only_the_encoder_is_requested(golden):
+def test_classifiers_keep_their_labels_and_are_exported_unless_only_the_encoder_is_requested(golden):
+    labels = ("noun", "verb", "möglich")
+    for model, name in (("classifier", "TextClassifier"), ("several", "TextClassifier"), ("tagger", "TokenTagger")):
+        predictor = getattr(official_bert, name).from_checkpoint(str(golden("transformers") / model))
+        assert predictor.labels == labels
+        assert predictor.get_config().get("multi_label", False) == (model == "several")
     for model, kind in (("tagger", "tagging"), ("regressor", "regression"), ("answerer", "question_answering")):
         folder = str(golden("transformers") / model)
-        source = read_source(folder)
-        assert source.kind == source.task_spec["kind"] == kind
-        assert source.task_spec["labels"] == (["noun", "verb", "möglich"] if model == "tagger" else None)
+        spec = read_source(folder).task_spec
+        assert read_source(folder).kind == spec["kind"] == kind
+        assert spec["labels"] == ([*labels] if model == "tagger" else None)
     assert read_source(folder, encoder=True).kind == "encoder"
 
 
-def test_other_model_types_are_named(golden, tmp_path):
-    for other in ("roberta", "distilbert", "albert"):
-        folder = shutil.copytree(golden("transformers") / other, tmp_path / f"my_{other}")
-        samples.assert_unreadable(folder, folder / "tf_model.h5", other)
+@pytest.mark.parametrize("other", ["roberta", "distilbert", "albert"])
+def test_other_model_types_are_named(other, golden, tmp_path):
+    folder = shutil.copytree(golden("transformers") / other, tmp_path / "mine")
+    samples.assert_unreadable(folder, folder / "tf_model.h5", other)
 
 
 @pytest.mark.parametrize(("model", "index", "shard"), [
@@ -117,20 +107,20 @@ def test_other_model_types_are_named(golden, tmp_path):
 ])  # fmt: skip
 def test_missing_and_misplaced_shards_are_errors(model, index, shard, golden, tmp_path):
     folder = shutil.copytree(golden("transformers") / model, tmp_path / model)
-    written = (folder / index).read_text()
+    path = folder / index
+    written = path.read_text()
     for name in ("../secret.h5", "/etc/secret.safetensors", "config.json"):
-        (folder / index).write_text(written.replace(shard, name))
-        samples.assert_unreadable(folder, folder / index, repr(name))
+        path.write_text(written.replace(shard, name))
+        samples.assert_unreadable(folder, path, repr(name))
     weight_map = json.loads(written)["weight_map"]
-    other = next(holder for holder in weight_map.values() if holder != shard)
-    (folder / index).write_text(json.dumps({"weight_map": dict.fromkeys(weight_map, other)}))
-    lost = next(name for name, holder in weight_map.items() if holder == shard)
-    samples.assert_unreadable(folder, other, folder, lost, folder / index)
-    (folder / index).write_text("{}")
-    samples.assert_unreadable(folder, folder / index, "weight_map")
-    (folder / index).write_text(written)
+    other, lost = shard.replace("00002-", "00001-"), next(name for name in weight_map if weight_map[name] == shard)
+    path.write_text(json.dumps({"weight_map": dict.fromkeys(weight_map, other)}))
+    samples.assert_unreadable(folder, other, folder, lost, path)
+    path.write_text("{}")
+    samples.assert_unreadable(folder, path, "weight_map")
+    path.write_text(written)
     (folder / shard).unlink()
-    samples.assert_unreadable(folder, folder / shard, folder / index)
+    samples.assert_unreadable(folder, folder / shard, path)
 
 
 def test_copies_of_one_tensor_must_be_equal(golden, tmp_path):
