@@ -10,6 +10,7 @@ import tensorflow as tf
 from official_bert.export import separate_process
 from official_bert.inference import exports, reference_answers
 from official_bert.inference.keras_model import KerasRunner, compute_outputs
+from official_bert.inference.predictor import PARALLEL_BATCHES
 from official_bert.inference.saved_model import SavedModelPredictor, load_saved_model
 from official_bert.kinds.features import concatenate_rows, gather_rows
 from official_bert.utils import files
@@ -61,6 +62,7 @@ def test_model_of_another_tool_needs_no_signature_with_a_usual_name(tmp_path: pa
     assert list(model.signatures) == ["bytes", "double"]
     assert model.signatures["bytes"].inputs["x"].shape is None
     assert model.call("bytes", {"x": np.array([1])})["y"].tolist() == ["a\ufffd"]
+    assert model.parallel_batches == PARALLEL_BATCHES
     assert not model.supports_batching("double")  # padding may change its answers
 
 

@@ -15,16 +15,14 @@ import tensorflow as tf
 from official_bert.checkpoints import checksums
 from official_bert.inference import exports
 
-_IDS = ("input_ids", "input_mask", "segment_ids")
-
 
 def _specs(function: Callable[..., Any]) -> list[tf.TensorSpec]:
     """Returns the specs of a signature: its inputs are the parameters of the function."""
-    return [
-        tf.TensorSpec([None, None] if name in _IDS else [None, 4] if name == "endings" else [None],
-                      tf.int32 if name in _IDS else tf.string, name)
-        for name in inspect.signature(function).parameters
-    ]  # fmt: skip
+    ids = ("input_ids", "input_mask", "segment_ids")
+    specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ids}
+    specs["endings"] = tf.TensorSpec([None, 4], tf.string, "endings")
+    names = inspect.signature(function).parameters
+    return [specs.get(name, tf.TensorSpec([None], tf.string, name)) for name in names]
 
 
 def write(
@@ -63,11 +61,10 @@ def classifier(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
         with tf.control_dependencies([tf.debugging.Assert(~refused, ["no ! please"])]):
             share = tf.cast(tf.strings.length(text, "UTF8_CHAR"), tf.float32) / 100.0
         probabilities = tf.stack([1 - share, share], -1)
-        labels = tf.constant(["short", "long"])
         return {
-            "label": tf.gather(labels, tf.argmax(probabilities, -1)),
+            "label": tf.where(share > 0.5, "long", "short"),
             "probability": tf.reduce_max(probabilities, -1),
-            "labels": tf.tile(labels[None], [tf.shape(text)[0], 1]),
+            "labels": tf.tile([["short", "long"]], [tf.shape(text)[0], 1]),
             "probabilities": probabilities,
             "is_truncated": share > 1.0,
         }
@@ -99,11 +96,11 @@ def tagger(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
         lengths = tf.strings.length(words, "UTF8_CHAR")
         starts = tf.cumsum(lengths + 1, axis=1, exclusive=True)
         real = tf.sequence_mask(ragged.row_lengths(), tf.shape(starts)[1])
-        name = tf.strings.regex_full_match(words, r"\p{Lu}.*")
-        goes_on = tf.strings.regex_full_match(words, r"\d.*")
+        tags = tf.where(tf.strings.regex_full_match(words, r"\d.*"), "I-NAME", "O")
+        tags = tf.where(tf.strings.regex_full_match(words, r"\p{Lu}.*"), "NAME", tags)
         return {
             "words": words,
-            "tags": tf.where(real, tf.where(name, "NAME", tf.where(goes_on, "I-NAME", "O")), ""),
+            "tags": tf.where(real, tags, ""),
             "starts": tf.where(real, starts, -1),
             "ends": tf.where(real, starts + lengths, -1),
             "probabilities": tf.where(real, 0.75, 0.0),
@@ -176,8 +173,8 @@ def pair(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
     """Multi-label on a text pair: one label for each text, with the probability bytes / 100."""
 
     def serving_default(text, text_pair):
-        lengths = tf.stack([tf.strings.length(text), tf.strings.length(text_pair)], -1)
-        labels = tf.tile(tf.constant([["first", "second"]]), [tf.shape(text)[0], 1])
+        lengths = tf.strings.length(tf.stack([text, text_pair], -1))
+        labels = tf.tile([["first", "second"]], [tf.shape(text)[0], 1])
         return {"labels": labels, "probabilities": tf.cast(lengths, tf.float32) / 100.0}
 
     return write(folder, version, "multi_label", serving_default, ["first", "second"])

@@ -1,6 +1,7 @@
 """A server in a thread of the test process, and a plain client."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -27,22 +28,17 @@ class Answer:
     def json(self) -> Any:
         return json.loads(self.body)
 
-    @property
-    def error(self) -> str:
-        return self.json["error"]
-
     def assert_rejected(self, status: int, *names: object) -> None:
         """Checks the status and that the error mentions each name."""
         assert self.status == status, self.body
-        assert_mentions(self.error, *names)
+        assert_mentions(self.json["error"], *names)
 
 
 class Client:
     """A client that sends each request on its own connection."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
-        self.address = url.removeprefix("http://")
+        self.url, self.address = url, url.removeprefix("http://")
 
     def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         with contextlib.closing(http.client.HTTPConnection(self.address, timeout=120)) as connection:
@@ -99,38 +95,30 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningSer
     flags = [f"{name}={folder}" for name, folder in models.items()]
     options = {"port": 0, "reload_seconds": 0.1, "timeout_seconds": 300.0} | options
     server = RunningServer(ServingOptions(model=flags, **options))
-    started, failures, load = threading.Event(), list[BaseException](), server.models.load
+    started, load = threading.Event(), server.models.load
 
     async def load_all() -> None:
         server.loop = asyncio.get_running_loop()
         await load()
         started.set()
 
-    def serve() -> None:
-        try:
-            asyncio.run(server.run())
-        except BaseException as error:
-            failures.append(error)
-            started.set()
-
     server.models.load = load_all
-    runner = threading.Thread(target=serve)
-    runner.start()
-    started.wait()
-    try:
-        if failures:
-            raise failures[0]
-        yield server, Client(server.url)
-    finally:
-        if not failures:
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        serving = threads.submit(lambda: asyncio.run(server.run()))
+        serving.add_done_callback(lambda _: started.set())
+        started.wait()
+        if serving.done():
+            serving.result()  # raises the error of a server that cannot start
+        try:
+            yield server, Client(server.url)
+        finally:
             with contextlib.suppress(RuntimeError):  # The test has stopped it, and the loop is closed.
                 server.loop.call_soon_threadsafe(server.stop)
-        runner.join()
 
 
-def eventually(check: Callable[[], bool], seconds: float = 120.0) -> bool:
+def eventually(check: Callable[[], bool]) -> bool:
     """Returns whether a condition becomes true before a timeout."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 120.0
     while time.monotonic() < end:
         if check():
             return True
@@ -138,13 +126,12 @@ def eventually(check: Callable[[], bool], seconds: float = 120.0) -> bool:
     return False
 
 
-def is_closed(client: Client) -> bool:
-    """Returns whether a server refuses new connections."""
+def get_status(client: Client, path: str = "/healthz") -> int:
+    """Returns the status of a response, or 0 if the server closes or refuses the connection."""
     try:
-        client.get("/healthz")
+        return client.get(path).status
     except OSError:
-        return True
-    return False
+        return 0
 
 
 def value(client: Client, place: str = "size") -> float | None:

@@ -3,6 +3,7 @@
 import contextlib
 import hmac
 import logging
+import os
 import pathlib
 
 import pytest
@@ -26,11 +27,9 @@ def client(exports: pathlib.Path):
 
 
 def test_requests_to_this_machine_or_an_allowed_host_are_answered(client: Client):
-    for host in ("localhost", "LOCALHOST:8501", "127.0.0.1", "127.8.9.1:1", "[::1]:8501", "Bert.Example.com",
-                 "bert.example.com:443", "bert.example.com.", "localhost.:8501", "[::5]"):  # fmt: skip
+    for host in "LOCALHOST:8501 127.8.9.1:1 [::1]:8501 bert.example.com:443 Bert.Example.com. [::5]".split():
         assert client.predict("size", BODY, Host=host).status == 200, host
-    for host in ("evil.example", "evil.example:8501", "localhost.evil.example", "example.com", "10.0.0.1", "[::2]",
-                 "127.0.0.1.evil.example", "127.0.0.1@evil.x", ""):  # fmt: skip
+    for host in ("localhost.evil.example:8501", "example.com", "10.0.0.1", "[::2]", "127.0.0.1@evil.x", ""):
         for answer in (client.predict("size", BODY, Host=host), client.get("/v1/models", Host=host)):
             answer.assert_rejected(403, "--allowed_hosts=NAME", "--token_file")
         for path in ("/healthz", "/readyz", "/"):
@@ -52,18 +51,17 @@ def test_cross_origin_and_non_json_requests_are_rejected(client: Client):
         assert client.predict("size", BODY, **{"Content-Type": content_type}).status == 200  # curl, for example
 
 
-@pytest.mark.parametrize("name", ["http://bert.example.com", "bert.example.com:80", "a b", ""])
-def test_allowed_hosts_must_be_plain_host_names(name: str):
-    assert_rejected(("--allowed_hosts", repr(name)), ServingOptions, model=["a=b"], allowed_hosts=[name])
+def test_allowed_hosts_must_be_plain_host_names():
+    for name in ("http://bert.example.com", "bert.example.com:80", "a b", ""):
+        assert_rejected(("--allowed_hosts", repr(name)), ServingOptions, model=["a=b"], allowed_hosts=[name])
 
 
-@pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, True), (0o600, False)])
+@pytest.mark.parametrize(("mode", "warned"), [(0o604, True), (0o640, True), (0o600, False)])
 def test_a_token_file_that_others_can_read_causes_a_warning(mode, warned, exports, tmp_path, caplog):
-    token = tmp_path / "token"
-    token.write_text("s3cret")
-    token.chmod(mode)
+    token = write_text(tmp_path / "token", "s3cret")
+    os.chmod(token, mode)
     with caplog.at_level(logging.WARNING, "official_bert.serving"):
-        Server(ServingOptions([f"size={exports / 'size'}"], token_file=str(token)))
+        Server(ServingOptions([f"size={exports / 'size'}"], token_file=token))
     assert ("other users can read the token; prevent it with chmod 600" in caplog.messages) == warned
 
 
@@ -75,7 +73,7 @@ def test_everything_except_health_checks_and_the_page_needs_the_token(exports: p
         for path in ("/v1/models", "/v1/models/size", "/metrics", "/openapi.json"):
             assert (client.get(path).status, client.get(path).headers["WWW-Authenticate"]) == (401, "Bearer")
             assert client.get(path, Authorization="Bearer s3cret").status == 200
-        for header in ("s3cret", "Bearer S3cret", "Basic s3cret", "Bearer s3cret2", "Bearer ", "Bearer \xe9"):
+        for header in ("s3cret", "Bearer s3cret2", "Bearer \xe9"):
             answer = client.predict("size", BODY, Authorization=header)
             assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
         headers = {"Host": "bert.example.com", "Origin": "https://other.example", **JSON}  # any name is answered
@@ -94,8 +92,7 @@ def test_public_metrics_need_no_token(has_token: bool, status: int, exports: pat
 
 
 def test_a_rotated_token_is_read_again(exports: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
-    path = tmp_path / "token"
-    path.write_text("first")
+    path = pathlib.Path(write_text(tmp_path / "token", "first"))
     problem, change = "the token cannot be read again; the last one stays valid", "the token has changed"
     with (
         caplog.at_level(logging.INFO, "official_bert.serving"),
@@ -119,24 +116,21 @@ def test_a_rotated_token_is_read_again(exports: pathlib.Path, tmp_path: pathlib.
     assert caplog.messages.count(change) == 2
 
 
-@pytest.mark.parametrize(("sent", "is_right"), [
-    ("Bearer s3cret", True), ("bearer s3cret", True), ("Basic s3cret", False), ("Bearer S3cret", False),
-    ("Bearer s3cre", False), ("Bearer " + "s3cret" * 1000, False), ("", False),
-])  # fmt: skip
-def test_tokens_are_compared_in_constant_time(sent: str, is_right: bool, monkeypatch):
+def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch):
     class Token(str):
         __hash__ = str.__hash__
 
         def __eq__(self, other: object) -> bool:
             raise AssertionError("a comparison that ends at the first difference")
 
-    compared: list[tuple[int, int]] = []
-    compare = hmac.compare_digest
+    compare, compared = hmac.compare_digest, list[tuple[int, int]]()
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((len(a), len(b))) or compare(a, b))
-    request = make_mocked_request("GET", "/v1/models", {"Authorization": sent})
-    with contextlib.nullcontext() if is_right else pytest.raises(RequestError, match="Bearer"):
-        Access(Token("s3cret"), []).check(request)
-    assert compared == [(32, 32)]  # every byte is compared, whatever was sent
+    wrong = ("Basic s3cret", "Bearer S3cret", "Bearer s3cre", "Bearer " + "s3cret" * 1000, "")
+    for sent in ("Bearer s3cret", "bearer s3cret", *wrong):
+        request = make_mocked_request("GET", "/v1/models", {"Authorization": sent})
+        with pytest.raises(RequestError, match="Bearer") if sent in wrong else contextlib.nullcontext():
+            Access(Token("s3cret"), []).check(request)
+    assert compared == [(32, 32)] * 7  # every byte is compared, whatever was sent
 
 
 def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):

@@ -2,21 +2,15 @@
 
 import base64
 import concurrent.futures
-import contextlib
-import gzip
 import logging
 import pathlib
-import threading
-import time
 from typing import Any
 
 import pytest
 
-from official_bert.inference.predictor import PARALLEL_BATCHES
-from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.serving import json_api
-from tests.serving import served_models, serving_client
-from tests.serving.serving_client import Client, eventually, make_head, make_request, read_metric, running, sent
+from tests.serving import served_models
+from tests.serving.serving_client import Client, make_head, make_request, read_metric, running, sent
 
 LIMITS = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000}
 TEXTS = {"instances": ["abcd"]}
@@ -28,16 +22,12 @@ def client(exports: pathlib.Path):
         yield client
 
 
+SUMS = {"signature_name": "serving_ids"}
 IDS = {"input_ids": [5, 6, 7], "input_mask": [1, 1, 0], "segment_ids": [0, 1, 0]}
 ENCODED = {"b64": base64.b64encode("Ünder".encode()).decode()}
 LONG_ANSWER = {"label": "long", "probability": 0.8, "labels": ["short", "long"], "probabilities": [0.2, 0.8]}
-NAMES = {
-    "words": ["Anna", "", ""],
-    "tags": ["NAME", "", ""],
-    "starts": [0, -1, -1],
-    "ends": [4, -1, -1],
-    "probabilities": [0.75, 0.0, 0.0],
-}
+NAMES = {"words": ["Anna", "", ""], "tags": ["NAME", "", ""], "starts": [0, -1, -1], "ends": [4, -1, -1]}
+NAMES["probabilities"] = [0.75, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(("model", "request_", "expected"), [
@@ -51,7 +41,7 @@ NAMES = {
     ("size", {"instances": ["ab"]}, {"predictions": [1002.0]}),
     ("size", {"inputs": ["ab"]}, {"outputs": [1002.0]}),
     ("size", {"instances": [ENCODED, {"text": ENCODED}]}, {"predictions": [1006.0, 1006.0]}),
-    ("length", {"signature_name": "serving_ids", "instances": [IDS]}, {"predictions": [12]}),
+    ("length", {**SUMS, "instances": [IDS]}, {"predictions": [12]}),
     # Several or nested inputs.
     ("answers", {"instances": [{"question": "a?", "context": "Über alles"}]}, {"predictions": [{"answer": "Über"}]}),
     ("endings", {"instances": [{"prompt": "p", "endings": ["a", "bb", "ccc", "d"]}]}, {"predictions": [{"choice": 2}]}),
@@ -74,13 +64,10 @@ def test_responses_have_the_row_or_column_form_of_requests(client: Client, model
 
 def assert_contains(actual: Any, expected: Any) -> None:
     """Checks that a JSON value equals another, apart from further keys of inner objects."""
-    if isinstance(expected, dict):
-        for key, inner in expected.items():
+    if isinstance(expected, dict | list):
+        assert isinstance(expected, dict) or len(actual) == len(expected)
+        for key, inner in expected.items() if isinstance(expected, dict) else enumerate(expected):
             assert_contains(actual[key], inner)
-    elif isinstance(expected, list):
-        assert len(actual) == len(expected)
-        for each, inner in zip(actual, expected, strict=True):
-            assert_contains(each, inner)
     else:
         assert actual == pytest.approx(expected)
 
@@ -92,83 +79,60 @@ def test_status_metadata_and_models_are_returned(client: Client):
     assert client.predict("length/versions/1", TEXTS).headers["X-Model-Version"] == "1"
     metadata = client.get("/v1/models/length/metadata").json
     assert metadata["model_spec"] == {"name": "length", "signature_name": "", "version": "1"}
-    text = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]["text"]
-    assert text["dtype"] == "DT_STRING"
-    assert text["tensor_shape"] == {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
-    probability = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]["outputs"]["probability"]
-    assert probability["dtype"] == "DT_FLOAT"
+    signature = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    assert signature["inputs"]["text"].items() >= {"dtype": "DT_STRING", "tensor_shape": shape}.items()
+    assert signature["outputs"]["probability"]["dtype"] == "DT_FLOAT"
     models = {each["name"]: each for each in client.get("/v1/models").json["models"]}
     assert models["endings"]["num_choices"] == 4
     assert models["answers"]["inputs"] == ["question", "context"]
     assert models["length"]["labels"] == ["short", "long"]
 
 
-NINES = "9" * 5000
-
-
 @pytest.mark.parametrize(("method", "path", "status", "names"), [
     ("POST", "/v1/models/none:predict", 404, ("'none'", "length")),
-    ("GET", "/v1/models/none", 404, ("'none'", "length")),
     ("GET", "/v1/models/length/versions/7", 404, (7, "length", 1)),
-    ("POST", "/v1/models/length/versions/99999999999999999999:predict", 404, ("99999999999999999999", "length", 1)),
     ("GET", "/v1/models/length/versions/0", 404, (0, "length", 1)),
-    ("GET", f"/v1/models/length/versions/{NINES}", 404, ()),
-    ("GET", f"/v1/models/length/versions/{NINES}/metadata", 404, ()),
+    ("GET", f"/v1/models/length/versions/{'9' * 5000}", 404, ()),
     ("POST", "/v1/models/length:classify", 404, ("/v1/models/length:classify",)),
     ("GET", "/v1/models/length:predict", 405, ("GET", "/v1/models/length:predict", "POST")),
     ("POST", "/healthz", 405, ("POST", "/healthz", "GET,HEAD")),
     ("GET", "/nowhere", 404, ("/nowhere",)),
-    ("GET", "/../../etc/passwd", 404, ("/openapi.json",)),
     ("GET", "/%ff%00", 404, ("/openapi.json",)),
 ])  # fmt: skip
 def test_unknown_paths_are_rejected(client: Client, method: str, path: str, status: int, names: tuple):
     answer = client.send(method, path, "{}")
     answer.assert_rejected(status, *names)
     assert answer.headers["Allow"] == (names[-1] if status == 405 else None)
-    assert len(answer.error) < 200
-
-
-def ids(rows=None, columns=None) -> dict:
-    asked = {"instances": rows} if rows else {"inputs": columns}
-    return {"signature_name": "serving_ids"} | asked
+    assert len(answer.json["error"]) < 200
 
 
 @pytest.mark.parametrize(("body", "status", "names"), [
-    (b"", 400, ["JSON"]),
     (b'{"instances": ["a"', 400, ["JSON"]),
     (b'{"instances": ["\xff"]}', 400, ["UTF-8", "0xff", 16]),
     (b'{"instances": ["\\ud800"]}', 400, ["JSON"]),
-    (b"[" * 15_000, 400, ["JSON"]),
     (b'{"instances": [NaN]}', 400, ["JSON"]),
     ([], 400, ["list", "object"]),
     ({}, 400, ["either", '{"instances": [...]}', '{"inputs": ...}']),
     ({"instances": ["a"], "inputs": ["a"]}, 400, ["either", '{"instances": [...]}', '{"inputs": ...}']),
-    ({"instances": ["a"], "signature": "x"}, 400, ['"signature"', "signature_name"]),
-    ({"instances": ["a"], "x" * 5000: "x"}, 400, ['"' + "x" * 39 + "..."]),
+    ({"instances": ["a"], "x" * 5000: "x"}, 400, ['"' + "x" * 39 + "...", "signature_name"]),
     ({"instances": ["a"], "signature_name": "x"}, 400, ['"x"', "serving_default, serving_ids"]),
     ({"instances": ["a"], "signature_name": 3}, 400, ["signature_name", 3, "string"]),
     ({"instances": []}, 400, ["instances", [], "list"]),
     ({"instances": "a"}, 400, ["instances", '"a"', "list"]),
-    ({"instances": [3]}, 400, ["instances[0]", 3, "string"]),
     ({"instances": ["a", None]}, 400, ["instances[1]", "null"]),
     ({"instances": [["a"]]}, 400, ["instances[0]", '["a"]']),
     ({"instances": [{"words": "a"}]}, 400, ["instances[0]", "lacks text"]),
-    ({"instances": [{"b64": "?"}]}, 400, ["instances[0]", '{"b64":"?"}', "string"]),
-    ({"instances": [{"b64": "YW#I="}]}, 400, ['{"b64":"YW#I="}', "string"]),
+    ({"instances": [{"b64": "YW#I="}]}, 400, ["instances[0]", '{"b64":"YW#I="}', "string"]),
     ({"instances": [{"b64": "/w=="}]}, 400, ['{"b64":"/w=="}', "string"]),  # not UTF-8
-    ({"inputs": "a"}, 400, ["inputs.text", "string", "list"]),
     ({"inputs": True}, 400, ["inputs.text", "boolean", "list"]),
     ({"inputs": None}, 400, ["inputs.text", "null", "list"]),
     ({"inputs": {"text": []}}, 400, ["inputs.text", "empty"]),
     ({"instances": ["!"]}, 400, ["[no ! please]"]),
-    ({"instances": ["é" * 501]}, 400, ["instances[0]", 1002, 1000]),
     ({"instances": ["a" * 30_000]}, 413, [20000]),
-    (ids([IDS | {"input_ids": [1, 2.5, 3]}]), 400, ["instances[0].input_ids[1]", 2.5, "integer"]),
-    (ids([IDS | {"input_ids": [1, True, 3]}]), 400, ["instances[0].input_ids[1]", "true", "integer"]),
-    (ids([IDS | {"input_ids": [1, 2**70, 3]}]), 400, ["instances[0].input_ids[1]", "integer"]),
-    (ids([IDS, {name: [1] for name in IDS}]), 400, [3, "instances[0].input_ids", 1, "instances[1].input_ids"]),
-    (ids(columns={name: [[1]] * (1 + (name == "input_ids")) for name in IDS}), 400, ["'input_ids': 2"]),
-    (ids([IDS | {"input_ids": [1, 2]}]), 400, ["rejects"]),
+    ({**SUMS, "instances": [IDS | {"input_ids": [1, 2.5, 3]}]}, 400, ["instances[0].input_ids[1]", 2.5, "integer"]),
+    ({**SUMS, "inputs": {name: [[1]] * (1 + (name == "input_ids")) for name in IDS}}, 400, ["'input_ids': 2"]),
+    ({**SUMS, "instances": [IDS | {"input_ids": [1, 2]}]}, 400, ["rejects"]),
 ])  # fmt: skip
 def test_invalid_requests_are_rejected_with_a_reason(client: Client, body: Any, status: int, names: list):
     client.predict("length", body).assert_rejected(status, *names)
@@ -179,8 +143,8 @@ CHUNKED = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: localhost\r\nTransf
 
 
 @pytest.mark.parametrize(("content", "status"), [
-    *((make_head("length", 10**6, f"Content-Encoding: {encoding}") + b"\x1f\x8b", 415)
-      for encoding in ("gzip", "deflate", "br", "zstd", "identity, gzip")),
+    (make_head("length", 10**6, "Content-Encoding: br") + b"\x1f\x8b", 415),
+    (make_head("length", 10**6, "Content-Encoding: identity, gzip") + b"\x1f\x8b", 415),
     (make_head("length", 99999999999) + b"{", 413),
     (make_head("none", 100) + b"{", 404),
     (make_head("length", 20_000) + b'{"instances": ["a"]}'.ljust(20_000), 200),
@@ -192,17 +156,6 @@ def test_compressed_and_too_large_bodies_are_rejected_before_they_are_received(c
     with sent(client, content) as connection:
         assert f" {status} ".encode() in connection.makefile("rb").readline()
     assert client.predict("length", TEXTS, **{"Content-Encoding": "Identity"}).status == 200
-
-
-def test_compressed_bodies_do_not_delay_other_requests(client: Client):
-    body = gzip.compress(b" " * 50_000_000)
-    with contextlib.ExitStack() as stack:
-        content = make_request("length", body, "Content-Encoding: gzip")
-        connections = [stack.enter_context(sent(client, content)) for _ in range(10)]
-        start = time.monotonic()
-        assert client.get("/healthz").status == 200
-        assert time.monotonic() - start < 1.0
-        assert [serving_client.read_status(connection) for connection in connections] == [415] * 10
 
 
 def test_security_headers(client: Client):
@@ -238,24 +191,6 @@ def test_a_body_that_does_not_arrive_times_out(exports: pathlib.Path):
     assert b"0.3" in answer
 
 
-def test_a_full_queue_rejects_requests_but_stays_ready(exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    opened, run, limits = threading.Event(), SavedModelPredictor.call, dict.fromkeys(("max_queue", "max_instances"), 1)
-    with (
-        running({"size": exports / "size"}, max_batch_size=1, **limits) as (_, client),
-        contextlib.ExitStack() as stack,
-    ):
-        stack.callback(opened.set)
-        monkeypatch.setattr(SavedModelPredictor, "call", lambda *given: opened.wait(60) and run(*given))
-        # As many as are computed at a time, and one that waits.
-        asked = [stack.enter_context(sent(client, make_request("size", TEXTS))) for _ in range(PARALLEL_BATCHES + 1)]
-        assert eventually(lambda: read_metric(client, "official_bert_waiting", "size") == 1)
-        refused = client.predict("size", TEXTS)
-        assert (refused.status, client.get("/readyz").status) == (429, 200)
-        assert 1 <= int(refused.headers["Retry-After"]) <= 60
-        opened.set()
-        assert [serving_client.read_status(connection) for connection in asked] == [200] * len(asked)
-
-
 def test_disconnecting_clients_do_not_affect_others(client: Client):
     request = make_request("length", {"instances": ["abcd"] * 8})
     for _ in range(20):
@@ -265,21 +200,15 @@ def test_disconnecting_clients_do_not_affect_others(client: Client):
 
 
 def test_concurrent_requests_share_batches_and_get_their_own_answers(exports: pathlib.Path):
-    texts = ["!" if number % 7 == 3 else "x" * (1 + number % 9) for number in range(100)]
-    models = {name: exports / name for name in ("length", "encoder")}
-    serving = running(models, max_wait_ms=20.0)
+    texts = ["x" * (1 + number % 9) for number in range(100)]
+    serving = running({"encoder": exports / "encoder"}, max_wait_ms=20.0)
     with serving as (_, client), concurrent.futures.ThreadPoolExecutor(32) as threads:
         # What an encoder returns does not depend on the padding of its batch.
         answers = list(threads.map(lambda text: client.predict("encoder", {"instances": [text]}).json, texts))
-        # An instance that the model refuses harms no other of its batch.
-        statuses = list(threads.map(lambda text: client.predict("length", {"instances": [text]}).status, texts))
-        batches, instances = (
+        batches, count = (
             read_metric(client, f"official_bert_batch_size_{name}", "encoder") for name in ("count", "sum")
         )
-    assert answers == [
-        {"predictions": [{"input_mask": [1] * len(text), "sequence_output": [[float(ord(text[0]))]] * len(text)}]}
-        for text in texts
-    ]
-    assert statuses == [400 if text == "!" else 200 for text in texts]
-    assert instances == len(texts)
-    assert batches < len(texts)
+    for text, answer in zip(texts, answers, strict=True):
+        vectors = [[float(ord(text[0]))]] * len(text)
+        assert answer == {"predictions": [{"input_mask": [1] * len(text), "sequence_output": vectors}]}
+    assert batches < count == len(texts)

@@ -14,15 +14,18 @@ from official_bert.serving.options import ServingOptions
 from tests.make import assert_mentions
 
 OPTIONS = ServingOptions(["m=/m"], max_instances=8, max_text_bytes=1000)
-ENDINGS = Signature({"prompt": Tensor("string", (None,)), "endings": Tensor("string", (None, 4))}, {})
-PAIR = Signature({name: Tensor("string", (None,)) for name in ("text", "text_pair")}, {})
+TEXT = Tensor("string", (None,))
+ENDINGS = {"prompt": TEXT, "endings": Tensor("string", (None, 4))}
+CLASSIFIER = {"kind": "classification"}
+ROWS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=True)
 
 
-def parse_endings(request: dict, options: ServingOptions = OPTIONS) -> PredictRequest:
-    return parse(json.dumps(request).encode(), {"serving_default": ENDINGS}, options, {"kind": "multiple_choice"})
+def read(request: Any, inputs: Any, metadata: Any, options: ServingOptions = OPTIONS) -> PredictRequest:
+    """Parses a request to a signature with these inputs."""
+    return parse(json.dumps(request).encode(), {"serving_default": Signature(inputs, {})}, options, metadata)
 
 
-def assert_bad_request(names: list, function: Any, *arguments: Any) -> None:
+def assert_refused(names: list, function: Any, *arguments: Any) -> None:
     """Checks that a call raises a RequestError that mentions each name."""
     with pytest.raises(RequestError) as caught:
         function(*arguments)
@@ -47,30 +50,31 @@ MANY_ENDINGS = {"prompt": "p", "endings": ["a"] * MANY}
 def test_invalid_sizes_and_elements_are_named(request_: dict, names: list, monkeypatch: pytest.MonkeyPatch):
     texts: list[str] = []
     monkeypatch.setattr(json_api, "count_text_bytes", lambda leaf: texts.append(leaf) or 0)
-    assert_bad_request(names, parse_endings, request_)
+    assert_refused(names, read, request_, ENDINGS, {"kind": "multiple_choice"})
     assert len(texts) <= 2  # the labels before it
 
 
 def test_a_text_of_exactly_max_text_bytes_is_accepted():
+    accepting, refusing = (dataclasses.replace(OPTIONS, max_text_bytes=count) for count in (10, 9))
     for text in ("ä" * 5, "b" * 10):
         request = {"instances": [{"prompt": text, "endings": list("abcd")}]}
-        parse_endings(request, dataclasses.replace(OPTIONS, max_text_bytes=10))
-        assert_bad_request([10, 9], parse_endings, request, dataclasses.replace(OPTIONS, max_text_bytes=9))
+        read(request, ENDINGS, {}, accepting)
+        assert_refused([10, 9], read, request, ENDINGS, {}, refusing)
 
 
 @pytest.mark.parametrize(("dtype", "taken", "refused"), [
-    ("int32", [-(2**31), 2**31 - 1], [-(2**31) - 1, 2**31]), ("uint8", [0, 255], [-1, 256]),
+    ("int32", [-(2**31), 2**31 - 1], [-(2**31) - 1, 2**31, True]), ("uint8", [0, 255], [-1, 256]),
     ("uint16", [0, 65_535], [65_536]), ("float16", [0.5], [True]), ("bool", [True, False], [1]),
     ("int64", [-(2**63), 2**63 - 1], [2**63]), ("float32", [1, 0.5, -2], [True, "1"]),
 ])  # fmt: skip
 def test_numbers_are_accepted_up_to_the_limits_of_their_type(dtype: str, taken: list, refused: list):
-    signatures = {"serving_default": Signature({"x": Tensor(dtype, (None,))}, {})}
-    read = parse(json.dumps({"inputs": taken}).encode(), signatures, OPTIONS, {})
-    assert (read.inputs["x"].dtype, read.inputs["x"].tolist()) == (dtype, taken)
+    inputs = {"x": Tensor(dtype, (None,))}
+    x = read({"inputs": taken}, inputs, {}).inputs["x"]
+    assert (x.dtype, x.tolist()) == (dtype, taken)
     for value in refused:
         for others in (taken, []):
-            body = json.dumps({"inputs": [*others, value]}).encode()
-            assert_bad_request([f"inputs.x[{len(others)}]", json.dumps(value)], parse, body, signatures, OPTIONS, {})
+            names = [f"inputs.x[{len(others)}]", json.dumps(value)]
+            assert_refused(names, read, {"inputs": [*others, value]}, inputs, {})
 
 
 def test_tensors_are_described_as_in_tensorflow_serving():
@@ -82,31 +86,23 @@ def test_tensors_are_described_as_in_tensorflow_serving():
     assert Tensor("float16", None).describe("y") == {"dtype": "DT_HALF", "tensor_shape": unknown, "name": "y"}
 
 
-@pytest.mark.parametrize(("x", "value", "names"), [
-    (Tensor("complex64", (None,)), [1], ["x", "complex64"]),
-    (Tensor("int32", (None, None, 2)), [[[1, 2, 3]]], ["x", [1, 3], "[any, 2]"]),
-])  # fmt: skip
-def test_inputs_of_another_type_or_shape_are_rejected(x: Tensor, value: list, names: list):
-    signatures = {"serving_default": Signature({"x": x}, {})}
-    assert_bad_request(names, parse, json.dumps({"inputs": value}).encode(), signatures, OPTIONS, {})
-
-
-def test_lists_may_be_empty():
-    signatures = {"serving_default": Signature({"x": Tensor("int32", (None, None, None))}, {})}
-    assert parse(b'{"inputs": [[]]}', signatures, OPTIONS, {}).inputs["x"].shape == (1, 0, 0)
+def test_inputs_of_another_type_or_shape_are_rejected_and_lists_may_be_empty():
+    assert_refused(["x", "complex64"], read, {"inputs": [1]}, {"x": Tensor("complex64", (None,))}, {})
+    inputs = {"x": Tensor("int32", (None, None, 2))}
+    assert_refused(["x", [1, 3], "[any, 2]"], read, {"inputs": [[[1, 2, 3]]]}, inputs, {})
+    inputs = {"x": Tensor("int32", (None, None, None))}
+    assert read({"inputs": [[]]}, inputs, {}).inputs["x"].shape == (1, 0, 0)
 
 
 def test_arrays_of_any_type_are_rendered():
     x, y, z = np.array([0.5, 2], np.float16), np.array([[1], [2]], np.uint8)[:, ::-1], np.array([0.1, 1e99])
-    assert json.loads(render({"x": x, "y": y, "z": z}, ROWS)) == {
-        "predictions": [{"x": 0.5, "y": [1], "z": 0.1}, {"x": 2.0, "y": [2], "z": 1e99}]
-    }
+    predictions = [{"x": 0.5, "y": [1], "z": 0.1}, {"x": 2.0, "y": [2], "z": 1e99}]
+    assert json.loads(render({"x": x, "y": y, "z": z}, ROWS)) == {"predictions": predictions}
 
 
 def read_pair(request: dict, table: dict) -> tuple[list[str], list[str]]:
-    metadata = {"kind": "classification", "table": table}
-    read = parse(json.dumps(request).encode(), {"serving_default": PAIR}, OPTIONS, metadata)
-    return read.inputs["text"].tolist(), read.inputs["text_pair"].tolist()
+    inputs = read(request, {"text": TEXT, "text_pair": TEXT}, {**CLASSIFIER, "table": table}).inputs
+    return inputs["text"].tolist(), inputs["text_pair"].tolist()
 
 
 def test_rows_may_have_the_columns_of_the_training_table():
@@ -115,12 +111,10 @@ def test_rows_may_have_the_columns_of_the_training_table():
     row, other = {"title": "a", "body": "b", "text": "c"}, {"title": "d", "body": "e", "text": "f"}
     assert read_pair({"instances": [row, other]}, table) == expected
     assert read_pair({"inputs": {name: [row[name], other[name]] for name in row}}, table) == expected
-    both = {"text": "see appendix", "title": "a", "body": "b", "claim": "c"}
     table["text_pair_column"] = "claim"
-    assert read_pair({"instances": [both]}, table) == (["a b"], ["c"])
     for one in ({"text": "a b", "text_pair": "c"}, {"title": "a", "body": "b", "text_pair": "c"},
                 {"text": "a b", "claim": "c"}, {"title": "a b", "body": None, "claim": "c", "lang": "en"},
-                {"title": "a", "body": "b", "claim": "c", "id": 7}):  # fmt: skip
+                {"text": "see appendix", "title": "a", "body": "b", "claim": "c", "id": 7}):  # fmt: skip
         assert read_pair({"instances": [one]}, table) == (["a b"], ["c"])
         assert read_pair({"inputs": {name: [value] for name, value in one.items()}}, table) == (["a b"], ["c"])
 
@@ -141,41 +135,32 @@ def test_rows_may_have_the_columns_of_the_training_table():
     ({"inputs": {"title": ["a"] * 9, "body": ["b"] * 9, "claim": ["c"] * 9}}, [9, 8]),
 ])  # fmt: skip
 def test_a_missing_column_is_named(request_: dict, names: list):
-    assert_bad_request(names, read_pair, request_, {"text_column": "title,body", "text_pair_column": "claim"})
+    assert_refused(names, read_pair, request_, {"text_column": "title,body", "text_pair_column": "claim"})
 
 
 def test_a_missing_input_of_a_signature_without_texts_is_named():
-    signatures = {"serving_ids": Signature({"input_ids": Tensor("int32", (None, None))}, {})}
-    body = json.dumps({"signature_name": "serving_ids", "instances": [{"ids": [1]}]}).encode()
-    table = {"table": {"text_column": "title"}}
-    assert_bad_request(["instances[0]", "lacks input_ids"], parse, body, signatures, OPTIONS, table)
+    inputs, metadata = {"input_ids": Tensor("int32", (None, None))}, {"table": {"text_column": "title"}}
+    assert_refused(["instances[0]", "lacks input_ids"], read, {"instances": [{"ids": [1]}]}, inputs, metadata)
 
 
 @pytest.mark.parametrize(
     "request_", [{"instances": [{"text": "a", "context": "b"}]}, {"inputs": {"text": ["a"], "context": ["b"]}}]
 )
 def test_inputs_of_other_kinds_of_models_are_rejected(request_: dict):
-    signatures = {"serving_default": Signature({"text": PAIR.inputs["text"]}, {})}
-    body = json.dumps(request_).encode()
-    assert_bad_request(["context", "text"], parse, body, signatures, OPTIONS, {"kind": "classification"})
-    assert_bad_request(["unknown input", "context"], parse, body, signatures, OPTIONS, {})
-    own = {"kind": "classification", "table": {"text_column": "text", "label_column": "context"}}
-    assert parse(json.dumps(request_).encode(), signatures, OPTIONS, own).instances == 1
-    columns = b'{"inputs": {"text": ["a"], "language": ["en"]}}'
-    assert parse(columns, signatures, OPTIONS, {"kind": "classification"}).instances == 1
-
-
-ROWS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=True)
-COLUMNS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=False)
+    assert_refused(["context", "text"], read, request_, {"text": TEXT}, CLASSIFIER)
+    assert_refused(["unknown input", "context"], read, request_, {"text": TEXT}, {})
+    own = {**CLASSIFIER, "table": {"text_column": "text", "label_column": "context"}}
+    assert read(request_, {"text": TEXT}, own).instances == 1
+    assert read({"inputs": {"text": ["a"], "language": ["en"]}}, {"text": TEXT}, CLASSIFIER).instances == 1
 
 
 def test_a_signature_without_rows_is_rejected():
-    signatures = {"x": Signature({"text": PAIR.inputs["text"], "count": Tensor("int32", ())}, {})}
-    assert_bad_request(["x", "dimension"], parse, b'{"signature_name": "x", "inputs": {}}', signatures, OPTIONS, {})
+    inputs = {"text": TEXT, "count": Tensor("int32", ())}
+    assert_refused(["serving_default", "dimension"], read, {"inputs": {}}, inputs, {})
 
 
 def test_only_row_requests_need_one_output_per_instance():
     outputs = {"tokens": np.array([1, 2, 3])}
-    assert json.loads(render(outputs, COLUMNS)) == {"outputs": [1, 2, 3]}
-    assert_bad_request(["m", "tokens", [3], 2, '{"inputs": ...}'], render, outputs, ROWS)
+    assert json.loads(render(outputs, dataclasses.replace(ROWS, in_rows=False))) == {"outputs": [1, 2, 3]}
+    assert_refused(["m", "tokens", [3], 2, '{"inputs": ...}'], render, outputs, ROWS)
     assert json.loads(render({"tokens": np.array([1, 2])}, ROWS)) == {"predictions": [1, 2]}

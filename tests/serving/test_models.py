@@ -17,7 +17,7 @@ from official_bert.serving.batching import Pools
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model
 from official_bert.serving.options import ServingOptions
-from tests.make import assert_mentions
+from tests.make import assert_mentions, write_text
 from tests.serving import served_models
 from tests.serving.serving_client import eventually, make_request, read_metric, read_status, running, sent, value
 
@@ -91,9 +91,7 @@ def watched(tmp_path: pathlib.Path):
 
 
 def kinds_and_states(model: Model) -> list[tuple[str, str]]:
-    return [
-        (version.model.kind if hasattr(version, "model") else "", version.state) for version in model.versions.values()
-    ]
+    return [(each.model.kind if hasattr(each, "model") else "", each.state) for each in model.versions.values()]
 
 
 @pytest.mark.parametrize("rounds", [1, 3])  # number of refreshes with an incomplete copy
@@ -201,11 +199,9 @@ def test_the_server_starts_with_a_model_of_another_tool(tmp_path: pathlib.Path, 
 
 def test_folders_without_a_model_are_refused(tmp_path: pathlib.Path):
     served_models.versioned(tmp_path / "good", 1)
-    for folder in ("damaged/1", "empty", "lite", "good/1/named"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "lite" / "model.tflite").touch()
-    (tmp_path / "good" / "1" / "named" / "model.onnx").touch()
-    (tmp_path / "damaged" / "1" / "saved_model.pb").write_bytes(b"no model")
+    (tmp_path / "empty").mkdir()
+    for name in ("damaged/1/saved_model.pb", "lite/model.tflite", "good/1/named/model.onnx"):
+        write_text(tmp_path / name, "no model")
     for folder, *names in (
         ("none", tmp_path / "none", "exist"),
         (".", tmp_path, "model.onnx", tmp_path / "damaged"),

@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import sys
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -78,11 +79,9 @@ def test_an_onnx_model_has_the_signature_of_a_saved_model(export_kind):
         reference_answers.check_answers(folder, model)
     ours, theirs = (model.signatures[DEFAULT_SIGNATURE] for model in (onnx, tensorflow))
     assert ours.inputs == theirs.inputs
-    described, expected = ours.describe(), theirs.describe()
-    assert described.keys() == expected.keys()
-    for part in ("inputs", "outputs"):
-        dtypes = [[(name, tensor["dtype"]) for name, tensor in each[part].items()] for each in (described, expected)]
-        assert dtypes[0] == dtypes[1]
+    assert [(name, each.dtype) for name, each in ours.outputs.items()] == [
+        (name, each.dtype) for name, each in theirs.outputs.items()
+    ]
 
 
 def test_threads_of_an_onnx_model_leave_room_for_parallel_batches(tagger: pathlib.Path):
@@ -97,14 +96,11 @@ def test_threads_of_an_onnx_model_leave_room_for_parallel_batches(tagger: pathli
 
 def test_a_runtime_with_wrong_batch_answers_is_rejected(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     folder = str(tagger / "1")
-    model = backends.load_predictor(folder)
+    model, run = backends.load_predictor(folder), OnnxPredictor.run
     reference_answers.check_answers(folder, model)
-    run = OnnxPredictor.run
-
-    def rotate_batches(self, columns, batch_size=None):
-        return {name: np.roll(values, 1, axis=0) for name, values in run(self, columns, batch_size).items()}
-
-    monkeypatch.setattr(OnnxPredictor, "run", rotate_batches)
+    monkeypatch.setattr(
+        OnnxPredictor, "run", lambda *given: {name: np.roll(each, 1, axis=0) for name, each in run(*given).items()}
+    )
     assert_rejected((f"{folder}/{exports.REPLAY_FILE}", "batch"), reference_answers.check_answers, folder, model)
 
 
@@ -113,7 +109,7 @@ def test_missing_packages_are_named_and_telemetry_is_disabled_unless_the_user_ch
     before: str | None, after: str, tagger: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
-    if before is not None:
+    if before:
         monkeypatch.setenv("ORT_DISABLE_TELEMETRY", before)
     # The variable has an effect only if it is set before the import.
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
@@ -130,13 +126,8 @@ def test_short_texts_of_several_requests_are_computed_in_one_call(tagger: pathli
     model = OnnxPredictor(str(tagger / "1"))
     requests = [exports.to_columns({"text": texts}) for texts in (["a cat"], ["the cat sat", ""])]
     expected = [model.run(columns) for columns in requests]
-    run, calls = OnnxPredictor.run, list[list[str]]()
-
-    def note(self, columns, batch_size=None):
-        calls.append(columns["text"].tolist())
-        return run(self, columns, batch_size)
-
-    monkeypatch.setattr(OnnxPredictor, "run", note)
+    run, calls = model.run, list[list[str]]()
+    monkeypatch.setattr(model, "run", lambda columns: calls.append(columns["text"].tolist()) or run(columns))
     rows = [model.preprocess(DEFAULT_SIGNATURE, columns) for columns in requests]
     assert [[each.tokens for each in texts] for texts in rows] == [[[5]], [[11], [0]]]  # Bytes.
     outputs = iter(model.compute([(each, 0) for texts in rows for each in texts]))
@@ -157,19 +148,12 @@ def test_windows_of_long_texts_are_computed_in_several_batches(tagger: pathlib.P
 
 
 def test_a_request_of_too_many_tokens_is_refused_before_all_of_it_is_tokenized(tagger: pathlib.Path, monkeypatch):
-    preprocessed: list[int] = []
-    preprocess = OnnxPredictor.preprocess
-
-    def note(self, signature, columns):
-        preprocessed.append(len(columns["text"]))
-        return preprocess(self, signature, columns)
-
-    monkeypatch.setattr(OnnxPredictor, "preprocess", note)
-    with running({"m": tagger}, max_tokens=2000) as (_, client):
-        preprocessed.clear()
+    with running({"m": tagger}, max_tokens=2000) as (server, client):
+        preprocess = mock.Mock(wraps=server.models["m"].available[0].model.preprocess)
+        monkeypatch.setattr(OnnxPredictor, "preprocess", preprocess)
         refused = client.predict("m", {"instances": [LONG * 8] * 40})
         refused.assert_rejected(413, 1, 40, 2000, "--max_tokens")
-        assert sum(preprocessed) == 1
+        assert [len(columns["text"]) for (_, columns), _ in preprocess.call_args_list] == [1]
         assert client.predict("m", {"instances": [LONG]}).status == 200
 
 
@@ -241,7 +225,7 @@ def test_check_export_sends_the_token(exported: pathlib.Path, other: pathlib.Pat
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with running({"questions": exported}) as (_, client):
         url = f"{client.url}/v1/models/questions"
-        for place in (url, f"{url}/", f"{url}/versions/1:predict"):
+        for place in (f"{url}/", f"{url}/versions/1:predict"):
             assert "texts as predict did" in check(CheckOptions(str(exported)), place)
         assert_rejected((url, "start"), check, CheckOptions(str(other)), url)
         checksums.write(str(other / "1"), [exports.VOCAB_FILE], {})

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import gzip
 import io
 import json
 import logging
@@ -21,14 +20,12 @@ from official_bert.inference.predictor import Tensor
 from official_bert.serving import logs, openapi, server
 from official_bert.serving.options import ServingOptions
 from tests.conftest import ROOT
-from tests.make import assert_mentions, assert_rejected, write_text
-from tests.serving.serving_client import Client, eventually, is_closed, make_request, read_metric, running, sent
+from tests.make import assert_mentions, write_text
+from tests.serving.serving_client import Client, eventually, get_status, make_request, read_metric, running, sent
 
 
 def test_a_port_in_use_is_rejected(exports: pathlib.Path):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError) as caught, running({"m": exports / "size"}, port=port):
             pass
@@ -37,20 +34,13 @@ def test_a_port_in_use_is_rejected(exports: pathlib.Path):
 
 @pytest.mark.parametrize(("before", "after"), [(None, "2"), ("5", "5")])
 def test_the_number_of_inter_op_threads_is_limited(before: str | None, after: str, monkeypatch):
-    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", before or "")
-    if before is None:
-        monkeypatch.delenv("TF_NUM_INTEROP_THREADS")
-    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+    variables = {"TF_NUM_INTRAOP_THREADS": "1", **({"TF_NUM_INTEROP_THREADS": before} if before else {})}
+    monkeypatch.setattr(os, "environ", variables)
     monkeypatch.setattr(logs, "start", lambda: None)
-    threads = []
-
-    def refuses(options: ServingOptions) -> None:
-        threads.extend(os.environ.get(f"TF_NUM_{kind}_THREADS") for kind in ("INTEROP", "INTRAOP"))
-        raise UserError("server")
-
-    monkeypatch.setattr(server, "Server", refuses)
-    assert_rejected("server", server.serve, ServingOptions(model=["a=b"], threads=3))
-    assert threads == [after, "3"]
+    monkeypatch.setattr(server, "Server", lambda _: 1 / 0)  # everything before it has happened
+    with pytest.raises(ZeroDivisionError):
+        server.serve(ServingOptions(model=["a=b"], threads=3))
+    assert variables == {"TF_NUM_INTEROP_THREADS": after, "TF_NUM_INTRAOP_THREADS": "3"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
@@ -65,23 +55,20 @@ def test_a_signal_stops_the_server_after_pending_requests(exports: pathlib.Path,
         contextlib.ExitStack() as whatever_happens,
     ):
         whatever_happens.callback(process.kill)
-        lines = []
-        for line in process.stderr:
-            lines.append(json.loads(line))  # each line of the log is JSON
-            if lines[-1]["event"] == "ready":
-                break
-        assert lines[-1]["models"] == ["size"]
-        client = Client(lines[-1]["url"])
+        log = map(json.loads, process.stderr)  # each line of the log is JSON
+        ready = next(line for line in log if line["event"] == "ready")
+        assert ready["models"] == ["size"]
+        client = Client(ready["url"])
         if number == signal.SIGTERM:
             os.kill(process.pid, signal.SIGHUP)
         request = make_request("size", {"instances": ["abcd"]})
         with sent(client, request[:-10]) as connection:
             assert eventually(lambda: read_metric(client, "official_bert_requests_in_flight") == 2)
             os.kill(process.pid, number)
-            assert eventually(lambda: is_closed(client))
+            assert eventually(lambda: not get_status(client))
             connection.sendall(request[-10:])
             assert connection.makefile("rb").read().endswith(b'{"predictions":[1004.0]}')
-        lines += [json.loads(line) for line in process.stderr]
+        lines = list(log)
         assert process.wait() == 0
     assert not [each for each in lines if each.get("path") == "/metrics"]  # probes are not logged
     events = [each["event"] for each in lines]
@@ -118,7 +105,6 @@ def client(exports: pathlib.Path) -> Iterator[Client]:
 
 @pytest.mark.parametrize("content", [
     POST.replace(b"\r\n", b"\n") + b"X: " + SECRET + b"\n\n",
-    POST.removesuffix(b"\r\n") + b"\nX: " + SECRET + b"\r\n\r\n",
     POST + SECRET + b" x\r\n\r\n",
     POST + b"X: " + SECRET * 2000 + b"\r\n\r\n",
     POST + b"Content-Length: " + SECRET + b"\r\n\r\n",
@@ -126,16 +112,9 @@ def client(exports: pathlib.Path) -> Iterator[Client]:
     b"GET http://[" + SECRET + b" HTTP/1.1\r\n\r\n",
     make_request("length", b"{}") + SECRET + b"\r\n\r\n",
     CHUNKED + b"5;" + SECRET + b"\n" + SECRET + b"\r\nhello\r\n0\r\n\r\n",
-    CHUNKED + b"zz" + SECRET + b"\r\n",
     CHUNKED + b"5\r\nhello" + SECRET + b"\r\n0\r\n\r\n",
-    make_request("length", SECRET, "Content-Encoding: gzip"),
-    make_request("length", SECRET, "Content-Encoding: deflate"),
-    make_request("length", SECRET, "Content-Encoding: br"),
-    make_request("length", gzip.compress(SECRET, mtime=0)[:-8] + b"12345678", "Content-Encoding: gzip"),
-    make_request("length", gzip.compress(SECRET, mtime=0)[:-9], "Content-Encoding: gzip"),
+    *(make_request("length", SECRET, f"Content-Encoding: {encoding}") for encoding in ("gzip", "deflate", "br")),
     make_request("length", SECRET),
-    make_request("length", b'{"instances": [["%b"]]}' % SECRET),
-    make_request("length", b'{"instances": [{"%b": ""}]}' % SECRET),
     make_request("length", b'{"%b": []}' % SECRET),
     make_request("length", b'{"instances": ["%b", "!"]}' % SECRET),
 ])  # fmt: skip
@@ -185,9 +164,8 @@ def test_metrics_count_by_model_and_status(exports: pathlib.Path):
         text = answer.body.decode()
         assert read_metric(client, "official_bert_version", "size") == 1
         assert read_metric(client, "official_bert_texts_cut_total", "length") == 2
-    for status in (200, 400):
-        assert f'official_bert_requests_total{{action="predict",model="size",status="{status}"}} 1.0' in text
     for line in (
+        *(f'requests_total{{action="predict",model="size",status="{status}"}} 1.0' for status in (200, 400)),
         'requests_total{action="predict",model="",status="404"} 1.0',
         'requests_total{action="unknown",model="",status="404"} 1.0',
         'request_seconds_count{action="predict",model="size"} 2.0',
@@ -260,11 +238,9 @@ def test_the_server_conforms_to_its_openapi_description(exports: pathlib.Path):
 
 
 def test_a_model_without_a_name_gets_the_name_of_its_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    models = ["exports/mine", "exports/yours/", "gs://bucket/exports/remote/", "name=exports/other"]
-    assert ServingOptions(models).folders() == {
-        "mine": "exports/mine", "yours": "exports/yours", "remote": "gs://bucket/exports/remote",
-        "name": "exports/other",
-    }  # fmt: skip
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert ServingOptions([".", "root=/"]).folders() == {"here": ".", "root": "/"}
+    models = ["exports/mine", "gs://bucket/exports/remote/", "name=exports/other", ".", "root=/"]
+    folders = ["exports/mine", "gs://bucket/exports/remote", "exports/other", ".", "/"]
+    names = ["mine", "remote", "name", "here", "root"]
+    assert ServingOptions(models).folders() == dict(zip(names, folders, strict=True))
