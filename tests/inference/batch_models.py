@@ -3,9 +3,10 @@
 import pathlib
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
-from official_bert.inference import exports
+from official_bert.inference import batch_prediction, exports
 from tests.make import write_text
 
 
@@ -18,6 +19,20 @@ class Batches(tf.Module):
         lengths = tf.strings.length(text, "UTF8_CHAR")
         longest = tf.fill(tf.shape(text), tf.reduce_max(lengths))
         return {"length": lengths, "longest": longest, "text": text, "is_truncated": lengths > 50}
+
+
+def interrupt_at_group(number: int, patch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Lets batch prediction stop, as by Ctrl-C, at a group of rows. Returns a list that receives each group's texts."""
+    answer_rows, groups = batch_prediction.answer_rows, list[list[str]]()
+
+    def interrupted(model: Any, rows: Any, batch_size: int) -> Any:
+        groups.append([row["text"] for row in rows])
+        if len(groups) == number:
+            raise KeyboardInterrupt
+        return answer_rows(model, rows, batch_size)
+
+    patch.setattr(batch_prediction, "answer_rows", interrupted)
+    return groups
 
 
 def export_batches(folder: pathlib.Path) -> str:

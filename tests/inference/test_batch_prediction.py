@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from official_bert.kinds.names import CLASSIFICATION, QUESTION_ANSWERING
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files
 from tests import stored_texts
-from tests.inference.batch_models import export_batches
+from tests.inference.batch_models import export_batches, interrupt_at_group
 from tests.make import assert_mentions, assert_rejected, refusal, write_rows, write_text
 
 
@@ -73,16 +74,8 @@ def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     export = shutil.copytree(export_dir, tmp_path / "exports")
     path = write_rows(tmp_path / "in.jsonl", ({"text": "a" * number} for number in range(8)))
     options = BatchPredictionOptions(str(export), path, str(tmp_path / "out.jsonl"), batch_size=2)
-    answers, batches = batch_prediction.answer_rows, []
-
-    def interrupted(*given):
-        batches.append(given)
-        if len(batches) == 3:
-            raise KeyboardInterrupt
-        return answers(*given)
-
     with monkeypatch.context() as patch:
-        patch.setattr(batch_prediction, "answer_rows", interrupted)
+        interrupt_at_group(3, patch)
         with pytest.raises(KeyboardInterrupt):  # utils/command_line.py turns it into a one-line message
             predict(options)
     return options
@@ -138,25 +131,20 @@ def test_run_is_not_resumed_if_something_changed(stopped: BatchPredictionOptions
     assert part.read_bytes() == before
     relative = dataclasses.replace(stopped, export_dir=os.path.relpath(stopped.export_dir))
     assert ", 4 of them from an earlier run" in predict(relative)
-
-
-def test_run_is_not_resumed_from_answers_of_another_run(export_dir: str, tmp_path: pathlib.Path):
-    write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
-    part = write_text(tmp_path / "out.jsonl.part", '{"text": "b"}\n')
-    assert_rejected((part, "model_sha256"), run, export_dir, tmp_path, "in.jsonl")
-    assert pathlib.Path(part).read_text() == '{"text": "b"}\n'
+    part.write_text('{"text": "b"}\n')  # without a file that describes its run
+    assert_rejected((part, "model_sha256"), predict, stopped)
+    assert part.read_text() == '{"text": "b"}\n'
 
 
 def test_each_file_of_an_export_is_hashed_once(export_dir: str, tmp_path: pathlib.Path, monkeypatch):
     folder = pathlib.Path(shutil.copytree(exports.find_newest_version(export_dir), tmp_path / "1"))
     model_files = exports.list_model_files(str(folder))
     checksums.write(str(folder), [os.path.relpath(path, folder) for path in model_files], {})
-    hashed: list[str] = []
-    sha256 = files.sha256
-    monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path) or sha256(path))
+    hashed = mock.Mock(wraps=files.sha256)
+    monkeypatch.setattr(files, "sha256", hashed)
     write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
     run(str(folder), tmp_path, "in.jsonl")
-    assert sorted(hashed) == sorted(model_files)
+    assert sorted(call.args[0] for call in hashed.call_args_list) == sorted(model_files)
 
 
 def test_full_disk_is_reported_in_one_line(tmp_path: pathlib.Path):
@@ -166,18 +154,8 @@ def test_full_disk_is_reported_in_one_line(tmp_path: pathlib.Path):
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("number", [3, 20])  # in the first and in the second group
-def test_a_rejected_row_is_reported_by_number(number: int, export_dir: str, tmp_path: pathlib.Path):
-    texts = [*["a", "long " * 9] * 10][: number - 1]
-    path = write_rows(tmp_path / "in.jsonl", ({"text": text} for text in (*texts, "refused", "b")))
-    assert_rejected((path, f"row {number}"), run, export_dir, tmp_path, "in.jsonl", batch_size=1)
-
-
 @pytest.mark.parametrize(("name", "output"), [
     ("in.jsonl", "in.jsonl"),
-    ("in.jsonl", "./folder/../in.jsonl"),
-    ("in.jsonl", "link.jsonl"),
-    ("in.jsonl", "hard.jsonl"),
     ("in.jsonl", "exports/10/saved_model.pb"),
     ("out.jsonl.part", "out.jsonl"),
     ("out.jsonl.part.json", "out.jsonl"),
@@ -185,11 +163,8 @@ def test_a_rejected_row_is_reported_by_number(number: int, export_dir: str, tmp_
     ("in.jsonl", "in.jsonl/out"),
 ])  # fmt: skip
 def test_unwritable_output_is_rejected(name: str, output: str, export_dir: str, tmp_path: pathlib.Path):
-    (tmp_path / "folder").mkdir()
     (tmp_path / "exports").symlink_to(export_dir)
     path = pathlib.Path(write_rows(tmp_path / name, [{"text": "a"}]))
-    (tmp_path / "link.jsonl").symlink_to(name)
-    (tmp_path / "hard.jsonl").hardlink_to(path)
     reason = {"": "a folder", "in.jsonl/out": "create"}.get(output, "input")
     assert_rejected((tmp_path, reason), run, f"{tmp_path}/exports", tmp_path, name, output)
     assert path.read_text() == '{"text": "a"}\n'
@@ -207,12 +182,8 @@ def titled(trained: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "content", "table", "expected"), [
-    ("in.csv", 'number,text\n1,"a, ""b""\nc"\n2,d\n', {}, [{"text": 'a, "b"\nc'}, {"text": "d"}]),
-    ("in.tsv", 'text\tnumber\n"a\t1\n', {}, [{"text": '"a'}]),
-    ("in.csv", "\ufefftext\nb\n", {}, [{"text": "b"}]),
     ("in.csv", f"text\n{'c' * 140_000}\n", {}, [{"text": "c" * 140_000}]),
-    *(("in.txt", content, {}, [{"text": "a"}, {"text": ""}, {"text": "b"}])
-      for content in ("a\n\nb\n", "a\n\nb", "a\r\n\r\nb\r\n")),
+    ("in.txt", "a\r\n\r\nb", {}, [{"text": "a"}, {"text": ""}, {"text": "b"}]),
     # The columns that the model was trained on.
     ("in.csv", "1,a b,c\n2,d,e\n", TRAINED, [{"text": "a b c", "text_pair": "1"}, {"text": "d e", "text_pair": "2"}]),
     ("in.jsonl", '{"title": "a", "body": "b"}\n{"text": "c", "title": "d", "body": "e"}\n', NAMED,
@@ -247,10 +218,7 @@ def test_rows_are_read_as_for_fine_tuning(name, content, table, expected, tmp_pa
     ("in.jsonl", '{"headline": 5}\n', titled("headline"), 1, ["headline", 5]),
     ("in.jsonl", '{"text": null}\n', {}, 1, ["text", "null"]),
     ("in.csv", "txt,Text\na,b\n", {}, 1, ["'text'", "'txt', 'Text'", "case"]),
-    ("in.csv", "text;id\na;1\n", {}, 1, ["'text;id'"]),
-    ("in.csv", "text,id\na\n", {}, 2, [1, "expected 2", "text, id"]),
     ("in.csv", "text,text\na,b\n", {}, 1, ["'text'", "--columns"]),
-    ("in.csv", 'text\n"a\n', {}, 2, ["quote"]),
     ("in.jsonl", '{"text": "a\\ud800"}\n', {}, 1, ["text", r"\ud800"]),
     ("in.jsonl", '{"title": "a"}\n', TRAINED, 1, ["'body'", "'label'", "'title'"]),
     ("in.jsonl", '{"title": null, "body": null}\n', {"text_column": "title,body"}, 1, ["title", "null"]),
@@ -262,8 +230,7 @@ def test_rows_are_read_as_for_fine_tuning(name, content, table, expected, tmp_pa
     ("in.csv", 'prompt,endings\nwho,"[""a"", ""b""]"\n', {}, 2, ["endings", "list", "ending0, ending1"]),
     ("in.csv", "prompt,ending0\nwho,a\n", {}, 2, ["are ending0", "ending0, ending1"]),
     ("in.tsv", "prompt 1\ta\tb\nwho\ta\tb\n", {}, 1, ["'prompt'", "'ending0'", "'ending1'"]),
-    *(("in.tsv", f"prompt\t{header}\nwho\ta\tb\n", {}, 2, [f"are {header}".replace("\t", ", "), "ending0, ending1"])
-      for header in ("ending1\tending2", "ending0\tending_b", "ending0\tending00")),
+    ("in.tsv", "prompt\tending0\tending00\nwho\ta\tb\n", {}, 2, ["are ending0, ending00", "ending0, ending1"]),
 ])  # fmt: skip
 def test_rows_without_an_input_are_reported(name, content, table, line, expected, tmp_path):
     path, inputs = write_text(tmp_path / name, content), ["prompt", "endings"] if "prompt" in content else ["text"]
@@ -272,9 +239,9 @@ def test_rows_without_an_input_are_reported(name, content, table, line, expected
     assert_rejected((f"{path}, line {line}", *expected), lambda: list(prediction.read(path)))
 
 
-@pytest.mark.parametrize("name", ["out.csv", "out.TSV", "out.parquet", "out.jsonl.gz", "out.jsonl.zst"])
-def test_an_output_file_with_the_ending_of_another_format_is_refused(name: str):
-    assert_rejected(("--output_file", name, ".jsonl"), BatchPredictionOptions, "exports", "in.csv", name)
+def test_an_output_file_with_the_ending_of_another_format_is_refused():
+    for name in ("out.csv", "out.TSV", "out.parquet", "out.jsonl.gz", "out.jsonl.zst"):
+        assert_rejected(("--output_file", name, ".jsonl"), BatchPredictionOptions, "exports", "in.csv", name)
 
 
 def test_notes_about_the_file_are_printed_once(export_dir: str, tmp_path: pathlib.Path, capsys):
@@ -309,8 +276,7 @@ def test_data_sets_are_answered_like_json_lines(store: str, export_dir: str, tmp
 
 def test_bad_row_of_a_data_set_is_reported_by_number(export_dir: str, tmp_path: pathlib.Path):
     path, output = stored_texts.parquet(tmp_path, ["a", None]), str(tmp_path / "out.jsonl")
-    options = BatchPredictionOptions(export_dir, path, output)
-    assert_rejected((path, "row 2", "null"), predict, options)
+    assert_rejected((path, "row 2", "null"), predict, BatchPredictionOptions(export_dir, path, output))
     assert not pathlib.Path(output).exists()
     folder = stored_texts.hugging_face(tmp_path, ["a", "b", "c", None])
     names = (folder, "data-00001-of-00002.arrow", "row 2", "null")

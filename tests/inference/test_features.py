@@ -1,4 +1,3 @@
-import dataclasses
 import functools
 import gzip
 import json
@@ -42,14 +41,17 @@ def compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@functools.cache
-def make_extractor(pooling: str = "none") -> FeatureExtractor:
-    return FeatureExtractor(LOADED(), [-1, 1], pooling, max_seq_length=32, batch_size=2)
+def make_extractor(pooling: str = "none", **settings: Any) -> FeatureExtractor:
+    return FeatureExtractor(LOADED(), **{"layers": [-1, 1], "max_seq_length": 32, **settings}, pooling=pooling)
+
+
+def extract_texts(texts: Any, **settings: Any) -> list[TextVectors]:
+    return list(make_extractor(**settings).extract(texts))
 
 
 @functools.cache
 def extract(pooling: str = "none") -> list[TextVectors]:
-    return list(make_extractor(pooling).extract(TEXTS))
+    return extract_texts(TEXTS, pooling=pooling, batch_size=2)
 
 
 @functools.cache
@@ -93,8 +95,7 @@ def test_pooling_takes_all_tokens_but_no_padding(pooling: str, pool: Any):
 
 
 def test_vectors_of_several_layers_are_normalized_after_concatenation():
-    extractor = FeatureExtractor(LOADED(), [-1, 1], "mean", normalize=True, max_seq_length=32)
-    for vectors, plain in zip(extractor.extract(TEXTS), extract("mean"), strict=True):
+    for vectors, plain in zip(extract_texts(TEXTS, pooling="mean", normalize=True), extract("mean"), strict=True):
         np.testing.assert_allclose(vectors.values, plain.values / np.linalg.norm(plain.values), atol=1e-5)
 
 
@@ -102,12 +103,11 @@ def test_vectors_of_several_layers_are_normalized_after_concatenation():
 def test_the_number_of_buffered_texts_is_limited_by_memory(texts: int, expected: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(feature_extractor, "_BYTES_AT_A_TIME", texts * 32 * 2 * 8 * 4)
     monkeypatch.setattr(feature_extractor, "_compile_encoder", lambda loaded, layers: None)
-    assert FeatureExtractor(LOADED(), [-1, 1], max_seq_length=32, batch_size=2).texts_at_a_time == expected
+    assert make_extractor(batch_size=2).texts_at_a_time == expected
 
 
 def test_words_get_the_mean_of_their_pieces():
-    extractor = FeatureExtractor(LOADED(), [-1, 1], align="words", max_seq_length=32)
-    empty, words = extractor.extract(["", "Unaffable  cat"])
+    empty, words = extract_texts(["", "Unaffable  cat"], align="words")
     assert (words.tokens, words.starts, words.ends) == (["Unaffable", "cat"], [0, 11], [9, 14])
     last = compute_layers(["[CLS]", "un", "##aff", "##able", "cat", "[SEP]"])[-1]
     np.testing.assert_allclose(words.values[:, 0], [last[1:4].mean(axis=0), last[4]], atol=1e-5)
@@ -118,9 +118,7 @@ def test_words_get_the_mean_of_their_pieces():
 @pytest.mark.parametrize(("max_seq_length", "spans"), [(32, [(1, 4), (4, 7), (7, 8), (8, 9)]), (7, [(1, 4), (4, 6)])])
 def test_texts_split_into_words_get_one_vector_per_word(max_seq_length: int, spans: list[tuple[int, int]]):
     words = ["Unaffable", "cat-sat", "\u200b", "ran"]
-    settings = {"align": "words", "max_seq_length": max_seq_length, "is_split_into_words": True}
-    extractor = FeatureExtractor(LOADED(), [-1, 1], **settings)
-    (vectors,) = extractor.extract([words])
+    (vectors,) = extract_texts([words], align="words", max_seq_length=max_seq_length, is_split_into_words=True)
     tokens = "[CLS] un ##aff ##able cat [UNK] sat [UNK] ran".split()[: max_seq_length - 1]
     last = compute_layers([*tokens, "[SEP]"])[-1]
     assert vectors.tokens == words[: len(spans)]
@@ -131,15 +129,15 @@ def test_texts_split_into_words_get_one_vector_per_word(max_seq_length: int, spa
     assert vectors.is_truncated == (max_seq_length == 7)
 
 
-def test_lists_of_words_are_read_from_their_column(tmp_path: pathlib.Path):
-    def read(content: str) -> list:
-        path = write_text(tmp_path / "a.jsonl", content)
-        return list(feature_extraction.read_texts(path, {}, is_split_into_words=True))
+def read_texts(path: pathlib.Path, content: str | bytes, trained: Any = None, **options: Any) -> list[Any]:
+    return list(feature_extraction.read_texts(write_text(path, content), trained or {}, **options))
 
-    assert read('{"words": ["the", "cat"]}\n{"words": []}\n') == [["the", "cat"], []]
-    names = (f"{tmp_path}/a.jsonl, line 2", "words", '"the cat"')
-    assert_rejected(names, read, '{"words": ["a"]}\n{"words": "the cat"}\n')
-    assert_rejected(("words", '["a", 3]'), read, '{"words": ["a", 3]}\n')
+
+def test_lists_of_words_are_read_from_their_column(tmp_path: pathlib.Path):
+    path, read = tmp_path / "a.jsonl", functools.partial(read_texts, is_split_into_words=True)
+    assert read(path, '{"words": ["the", "cat"]}\n{"words": []}\n') == [["the", "cat"], []]
+    assert_rejected((f"{path}, line 2", "words", '"the cat"'), read, path, '{"words": ["a"]}\n{"words": "the cat"}\n')
+    assert_rejected(("words", '["a", 3]'), read, path, '{"words": ["a", 3]}\n')
 
 
 def test_rows_of_shards_are_counted_without_notes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys):
@@ -148,8 +146,8 @@ def test_rows_of_shards_are_counted_without_notes(tmp_path: pathlib.Path, monkey
     words = make.write_rows(tmp_path / "words.jsonl", [{"words": ["the"]}] * 3)
     table = write_text(tmp_path / "table.csv", "text,other\na,b\nc,d\ne,f\n")
     for path, is_split_into_words in ((words, True), (table, False)):
-        options = FeatureOptions("model", path, f"{path}.npy", layers=["-1", "1"], max_seq_length=32, batch_size=1)
-        options = dataclasses.replace(options, is_split_into_words=is_split_into_words)
+        flags = {"layers": ["-1", "1"], "batch_size": 1, "is_split_into_words": is_split_into_words}
+        options = FeatureOptions("model", path, f"{path}.npy", **flags)
         with lock_file(options.output_file, "output_file"):  # each shard locks only its own file
             assert "the vectors of 2 texts" in feature_extraction.write_vectors(options, Shard(1, 2))
     assert capsys.readouterr().out.count("does not use: other\n") == 1
@@ -158,7 +156,7 @@ def test_rows_of_shards_are_counted_without_notes(tmp_path: pathlib.Path, monkey
 
 
 def test_layer_0_is_the_output_of_the_embeddings():
-    (vectors,) = FeatureExtractor(LOADED(), [0, -1], max_seq_length=32).extract(["the cat"])
+    (vectors,) = extract_texts(["the cat"], layers=[0, -1])
     ids = TOKENIZER.convert_tokens_to_ids(vectors.tokens)
     weights = make.list_weights(LOADED().model)
     words, positions, types = (weights[f"{name}_embeddings/embeddings"] for name in ("word", "position", "token_type"))
@@ -177,9 +175,9 @@ def test_default_length_is_limited_by_the_models_positions(monkeypatch: pytest.M
 
 
 def test_too_long_texts_and_pairs_are_truncated():
-    extractor = FeatureExtractor(LOADED(), [-1, 1], max_seq_length=6)
     texts = ["the cat sat on the mat", "the cat ||| sat on the mat", ["the cat", "sat on the mat"], ["a ||| the"]]
-    long, line, pair, alone, last, exact = extractor.extract([*texts, "a ||| b ||| c", "the cat sat on"])
+    texts += ["a ||| b ||| c", "the cat sat on"]
+    long, line, pair, alone, last, exact = extract_texts(texts, max_seq_length=6)
     assert (last.tokens, exact.is_truncated) == ("[CLS] a [UNK] [SEP] c [SEP]".split(), False)
     assert [each.is_truncated for each in (long, line, alone)] == [True, True, True]
     assert long.tokens == "[CLS] the cat sat on [SEP]".split()
@@ -202,24 +200,15 @@ def test_too_long_texts_and_pairs_are_truncated():
     ({"batch_size": 0}, ("batch_size", 0)),
 ])  # fmt: skip
 def test_invalid_options_are_rejected(arguments: dict[str, Any], names: tuple):
-    assert_rejected(names, FeatureExtractor, LOADED(), **{"layers": [1], **arguments})
+    assert_rejected(names, make_extractor, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("texts", "names", "is_split_into_words"),
-    [
-        ("the cat", ("texts", "'the cat'", "list"), False),
-        (["a", None], ("texts", None, "text"), False),
-        ([[]], ("texts", "[]", "list", 2), False),
-        ([["a", "the", "cat"]], ("texts", "['a', 'the', 'cat']", "list", 2), False),
-        ([b"a"], ("texts", "b'a'", "text"), False),
-        ([["a"], "the cat"], ("is_split_into_words", "'the cat'", "list"), True),
-        ([["a", 3]], ("is_split_into_words", "['a', 3]", "list"), True),
-    ],
-)
-def test_invalid_texts_are_rejected(texts: Any, names: tuple, is_split_into_words: bool):
-    extractor = FeatureExtractor(LOADED(), [1], max_seq_length=32, is_split_into_words=is_split_into_words)
-    assert_rejected(names, lambda: list(extractor.extract(texts)))
+def test_invalid_texts_are_rejected():
+    assert_rejected(("texts", "'the cat'"), extract_texts, "the cat")
+    for text in (None, [], ["a", "the", "cat"], b"a"):
+        assert_rejected(("texts", repr(text), 2), extract_texts, ["a", text])
+    for text in ("the cat", ["a", 3]):
+        assert_rejected(("is_split_into_words", repr(text)), extract_texts, [["a"], text], is_split_into_words=True)
 
 
 def write(path: pathlib.Path, format: str, pooling: str = "none") -> Any:
@@ -255,13 +244,12 @@ def test_parquet_and_json_lines_hold_the_same(pooling: str, tmp_path: pathlib.Pa
 
 
 def test_original_format_is_written(tmp_path: pathlib.Path):
-    line = write(tmp_path / "a.jsonl", "original")[3]
-    assert set(line) == {"linex_index", "features"}
-    assert line["linex_index"] == 3
-    assert [token["token"] for token in line["features"]] == "[CLS] dog [SEP] the cat [SEP]".split()
-    assert [layer["index"] for layer in line["features"][0]["layers"]] == [-1, 1]
-    values = line["features"][1]["layers"][0]["values"]
-    assert values == extract()[3].values[1, 0].astype(float).round(6).tolist()
+    values = extract()[3].values.astype(float).round(6).tolist()
+    tokens = [
+        {"token": token, "layers": [{"index": -1, "values": last}, {"index": 1, "values": first}]}
+        for token, (last, first) in zip("[CLS] dog [SEP] the cat [SEP]".split(), values, strict=True)
+    ]
+    assert write(tmp_path / "a.jsonl", "original")[3] == {"linex_index": 3, "features": tokens}
 
 
 @pytest.mark.parametrize("format", ["npy", "parquet", "jsonl", "original"])
@@ -309,28 +297,26 @@ def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Pat
 
 
 def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
-    def texts(name: str, content: str | bytes, trained: dict | None = None) -> list:
-        return list(feature_extraction.read_texts(write_text(tmp_path / name, content), trained or {}))
-
     table = {"columns": ["no", "one", "two"], "text_column": "one", "text_pair_column": "two"}
     for name, content, trained, expected in (
         ("a.csv", 'label,text\n1,"the cat, sat"\n0,"a\ndog"\n', None, [["the cat, sat"], ["a\ndog"]]),
         ("a.TSV", "text\ttext_pair\nthe cat\ta ||| b\n", None, [["the cat", "a ||| b"]]),
-        ("a.jsonl", '{"text": "the cat"}\n', None, [["the cat"]]),
         ("a.jsonl", "", None, []),
-        ("a.txt", "text,label\n\nthe cat", None, ["text,label", "", "the cat"]),  # one text per line
+        ("a.txt", b"\xef\xbb\xbftext,label\r\n\r\nthe cat", None, ["text,label", "", "the cat"]),  # one text per line
         ("a.gz", gzip.compress(b"the cat\n sat"), None, ["the cat", " sat"]),
-        ("a.txt", b"\xef\xbb\xbfthe cat\r\n", None, ["the cat"]),
         ("a.csv", "1,the cat,sat\n2,a,dog\n", {"pair": True, "table": table}, [["the cat", "sat"], ["a", "dog"]]),
         ("a.csv", "text,text_pair\nthe cat,sat\n", {"pair": False}, [["the cat"]]),
     ):
-        assert texts(name, content, trained) == expected
+        assert read_texts(tmp_path / name, content, trained) == expected
     for store in stored_texts.STORED.values():
         assert list(feature_extraction.read_texts(store(tmp_path, ["the cat", "sat"]), {})) == [["the cat"], ["sat"]]
-    assert_rejected((f"{tmp_path}/a.csv, line 1", "'text'", "'words'"), texts, "a.csv", "words\nthe cat\n")
-    assert_rejected((f"{tmp_path}/a.txt, line 2", "0xe9", "column 1"), texts, "a.txt", b"a\n\xe9\n")
     rows = '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n'
-    assert_rejected((f"{tmp_path}/a.jsonl, line 2", "'text_pair'"), texts, "a.jsonl", rows)
+    for name, content, line, *names in (
+        ("a.csv", "words\nthe cat\n", 1, "'text'", "'words'"),
+        ("a.txt", b"a\n\xe9\n", 2, "0xe9", "column 1"),
+        ("a.jsonl", rows, 2, "'text_pair'"),
+    ):
+        assert_rejected((f"{tmp_path / name}, line {line}", *names), read_texts, tmp_path / name, content)
 
 
 def test_too_long_line_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

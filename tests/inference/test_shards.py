@@ -1,6 +1,7 @@
 """Shards of --shard, and files written on Dask, even if workers are lost, contain what one run over all rows writes."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -18,21 +19,19 @@ from official_bert.checkpoints import loading
 from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.commands import FEATURES, PREDICT
 from official_bert.inference import batch_prediction, feature_extraction, feature_extractor, on_dask
-from official_bert.inference.feature_extractor import FeatureExtractor
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, ShardOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.kinds.names import CLASSIFICATION
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.runs.locks import lock_file
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
 from tests.conftest import slow_after
-from tests.dask_clusters import OneProcess, ended, wait_until
-from tests.inference.batch_models import export_batches
-from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, run_python, write_rows
+from tests.inference.batch_models import export_batches, interrupt_at_group
+from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, run_python, tiny_config, write_rows
 
+compile_encoder = feature_extractor._compile_encoder
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
 
 
@@ -84,18 +83,12 @@ def texts(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
 
 
 @pytest.fixture
-def tiny_encoder(tiny_config: BertConfig, vocab_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads a tiny encoder from any folder. It is compiled once, since that takes longer than everything else."""
-    loaded = ModelAndTokenizer(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
+    loaded = ModelAndTokenizer(build_encoder(tiny_config(), seed=0), tiny_config(), FullTokenizer.from_vocab(VOCAB))
     monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
-    load, extractors = feature_extraction.load_extractor, list[FeatureExtractor]()
-
-    def load_once(options: FeatureOptions) -> FeatureExtractor:
-        if not extractors:
-            extractors.append(load(options))
-        return extractors[0]
-
-    monkeypatch.setattr(feature_extraction, "load_extractor", load_once)
+    compiled = functools.cache(lambda *layers: compile_encoder(loaded, layers))
+    monkeypatch.setattr(feature_extractor, "_compile_encoder", lambda _, layers: compiled(*layers))
 
 
 def make_options(export_dir: str, folder: pathlib.Path, name: str = "part*", output: str = "out") -> Any:
@@ -144,15 +137,7 @@ def test_shards_of_inputs_with_other_numbers_of_rows_are_not_mixed(export_dir: s
 
 
 def test_interrupted_shard_is_resumed(export_dir: str, texts: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    answer_rows, groups = batch_prediction.answer_rows, []
-
-    def stopped(model: Any, rows: Any, batch_size: int) -> Any:
-        groups.append([row["text"] for row in rows])
-        if len(groups) == 3:
-            raise KeyboardInterrupt
-        return answer_rows(model, rows, batch_size)
-
-    monkeypatch.setattr(batch_prediction, "answer_rows", stopped)
+    groups = interrupt_at_group(3, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         predict(export_dir, texts, Shard(1, 2))
     (part,) = texts.glob("out-00001-of-00002.jsonl.part")
@@ -183,10 +168,10 @@ def test_the_flag_selects_the_shard(export_dir: str, texts: pathlib.Path, capsys
     assert ShardOptions().selected() == ALL_ROWS
 
 
-@pytest.mark.parametrize("shard", ["3/3", "a/b", "-1/2", "0/0", "0", "0/100000", ""])
+@pytest.mark.parametrize("shard", ["3/3", "a/b", "-1/2", "0", "0/100000", ""])
 def test_invalid_shards_are_rejected(shard: str):
-    for command, flags in ((PREDICT, ["--export_dir=a"]), (FEATURES, ["--init=a"])):
-        flags = [*flags, "--input_file=b", "--output_file=c.jsonl", f"--shard={shard}"]
+    for command, flag in ((PREDICT, "--export_dir=a"), (FEATURES, "--init=a")):
+        flags = [flag, "--input_file=b", "--output_file=c.jsonl", f"--shard={shard}"]
         assert_rejected(("--shard", repr(shard), "INDEX/COUNT"), command.parse, flags)
 
 
@@ -196,7 +181,7 @@ ADDRESS = "tcp://127.0.0.1:8786"
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cluster that runs every task twice in this process."""
-    monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
+    monkeypatch.setattr(dask_cluster, "Cluster", dask_clusters.OneProcess)
     yield
     on_dask._models.clear()
 
@@ -248,12 +233,10 @@ def test_shards_of_another_run_are_rejected_and_kept(export_dir: str, texts: pat
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("name", ["out-00001-of-00002.jsonl", "out.jsonl.run.json", "exports/saved_model.pb"])
 def test_inputs_are_not_overwritten_on_dask(name: str, export_dir: str, texts: pathlib.Path):
-    export = shutil.copytree(export_dir, texts / "exports")
-    if "exports" in name:
-        options = BatchPredictionOptions(str(export), f"{texts}/part0.jsonl", f"{texts}/{name}")
-    else:
-        options = BatchPredictionOptions(str(export), f"{texts}/{name}", f"{texts}/out.jsonl")
-        shutil.copy(texts / "part0.jsonl", texts / name)
+    export, input_file, output_file = str(shutil.copytree(export_dir, texts / "exports")), "part0.jsonl", name
+    if "out" in name:
+        input_file, output_file = shutil.copy(texts / "part0.jsonl", texts / name), "out.jsonl"
+    options = BatchPredictionOptions(export, str(texts / input_file), str(texts / output_file))
     assert_rejected(("--output_file", texts / name, "input"), on_dask.predict, options, 1 + ("out" in name), ADDRESS)
 
 
@@ -331,13 +314,13 @@ def test_workers_can_extract_vectors_in_any_folder(texts: pathlib.Path, monkeypa
     assert not on_dask._is_complete(computation, f"{texts}/out.npy")  # without the file of tokens
 
 
-def test_the_digest_of_a_model_depends_on_its_weights_vocabulary_and_casing(tiny_config: BertConfig):
-    models = [build_encoder(tiny_config, seed=seed) for seed in (0, 1)]
+def test_the_digest_of_a_model_depends_on_its_weights_vocabulary_and_casing():
+    models = [build_encoder(tiny_config(), seed=seed) for seed in (0, 1)]
     tokenizers = [FullTokenizer.from_vocab(VOCAB, do_lower_case=casing) for casing in (True, False)]
     tokenizers.append(FullTokenizer.from_vocab(VOCAB.replace("cat", "cats")))
-    loaded = [ModelAndTokenizer(*each) for each in itertools.product(models, [tiny_config], tokenizers)]
-    assert len({on_dask._compute_digest(each) for each in loaded}) == 6
-    assert on_dask._compute_digest(loaded[0]) == on_dask._compute_digest(loaded[0])
+    loaded = [ModelAndTokenizer(*each) for each in itertools.product(models, [tiny_config()], tokenizers)]
+    digests = [on_dask._compute_digest(each) for each in [*loaded, loaded[0]]]
+    assert (len(set(digests)), digests[0]) == (6, digests[6])
 
 
 @pytest.mark.slow
@@ -346,9 +329,9 @@ def test_losing_and_adding_workers_does_not_change_answers(export_dir: str, tmp_
     flags = ["--input_file=part*.jsonl", "--output_file=out.jsonl", "--batch_size=2", "--num_shards=40"]
     with dask_clusters.dask_cluster(tmp_path, 3) as cluster:
         command = cluster.command("predict", f"--export_dir={export_dir}", *flags)
-        wait_until(lambda: list(tmp_path.glob("out-*")), "some answers are there")
+        dask_clusters.wait_until(lambda: list(tmp_path.glob("out-*")), "some answers are there")
         cluster.one_worker_lost_one_added(lambda: len(list(tmp_path.glob("out-*"))))
-        code, out, errors = ended(command)
+        code, out, errors = dask_clusters.ended(command)
     assert code == 0, errors
     assert "2,700 texts" in out
     assert join_shards(tmp_path, 40) == predict_at_once(export_dir, tmp_path)
@@ -362,7 +345,7 @@ def test_dask_gives_the_vectors_of_one_machine(save_kind, texts: pathlib.Path):
     run_python("-m", "official_bert_cli", "features", *flags, *local, folder=texts, check=True)
     with dask_clusters.dask_cluster(texts, 2) as cluster:
         more = ["--input_file=[ab].txt", "--output_file=out.npy", "--num_shards=3"]
-        code, _, errors = ended(cluster.command("features", *flags, *more))
+        code, _, errors = dask_clusters.ended(cluster.command("features", *flags, *more))
     assert code == 0, errors
     shards = [np.load(texts / f"out-0000{number}-of-00003.npy") for number in range(3)]
     np.testing.assert_allclose(np.concatenate(shards), np.load(texts / "local.npy"), atol=1e-6)
