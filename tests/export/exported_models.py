@@ -112,12 +112,8 @@ def random_features(*shape: int) -> dict[str, np.ndarray]:
     lengths = rng.integers(2, shape[-1] + 1, shape[:-1])
     lengths.flat[0] = shape[-1]
     mask = (np.arange(shape[-1]) < lengths[..., None]).astype(np.int32)
-    ids, segments = rng.integers(0, CONFIG.vocab_size, shape), rng.integers(0, 2, shape)
-    return {
-        "input_ids": ids.astype(np.int32) * mask,
-        "input_mask": mask,
-        "segment_ids": segments.astype(np.int32) * mask,
-    }
+    ids, segments = rng.integers(0, CONFIG.vocab_size, shape, np.int32), rng.integers(0, 2, shape, np.int32)
+    return {"input_ids": ids * mask, "input_mask": mask, "segment_ids": segments * mask}
 
 
 def relative_error(model: keras.Model, kind: str, run: Callable[[dict[str, Any]], dict[str, Any]]) -> float:
@@ -161,38 +157,29 @@ def answer_in_python(source: ExportSource, texts: Mapping[str, Sequence[Any]]) -
     return exports.join_rows([{name: np.array([value]) for name, value in row.items()} for row in rows])
 
 
-def decode_text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def assert_answers(answers: Mapping[str, Any], expected: Columns, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     """Compares the outputs for a batch, with their padding. The vectors of padding are never used."""
     for name, values in expected.items():
         column = np.asarray(answers[name])
         if values.dtype == object:
-            np.testing.assert_array_equal(np.vectorize(decode_text, otypes=[object])(column), values, name)
+            texts = [each.decode() if isinstance(each, bytes) else each for each in column.flat]
+            np.testing.assert_array_equal(np.array(texts, object).reshape(column.shape), values, name)
             continue
         if name == "sequence_output":
             column = column * np.asarray(answers["input_mask"])[..., None]
         np.testing.assert_allclose(column, values, rtol, atol, err_msg=name)
 
 
-def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG, **changes: Any) -> str:
-    model = build_model(kind, config, HeadInput.from_dict(changes))
-    finetuned.save(str(folder), model, make_task_spec(kind, **changes), config, VOCAB)
+def save_finetuned(folder: pathlib.Path, kind: str, **changes: Any) -> str:
+    model = build_model(kind, head_input=HeadInput.from_dict(changes))
+    finetuned.save(str(folder), model, make_task_spec(kind, **changes), CONFIG, VOCAB)
     return str(folder)
-
-
-def save_run(folder: pathlib.Path) -> str:
-    """Writes the folder of a pre-training run."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return write_run(folder, build_pretrained(CONFIG), CONFIG, write_vocab(folder.parent / "run_vocab.txt"))
 
 
 def save_kind(folder: pathlib.Path, kind: str) -> str:
     """Writes the folder of the model of a kind that tests share."""
     if kind in (names.ENCODER, names.FILL_MASK):
-        return save_run(folder)
+        return write_run(folder, build_pretrained(CONFIG), CONFIG, write_vocab(folder.parent / "run_vocab.txt"))
     return save_finetuned(folder, kind, **SETTINGS.get(kind, {}))
 
 

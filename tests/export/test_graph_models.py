@@ -20,9 +20,8 @@ from tests.export.exported_models import SETTINGS, TEXTS, TEXTS_FOR, answer_in_p
 from tests.make import assert_mentions
 
 # Long text without identical windows. Rounding would decide between equal answers.
-MANY_WORDS = " ".join(
-    random.Random(1).choices("The cat sat on the mat, dog ran in sun playing and walking a".split(), k=200)
-)
+_WORDS = "The cat sat on the mat, dog ran in sun playing and walking a".split()
+MANY_WORDS = " ".join(random.Random(1).choices(_WORDS, k=200))
 CONTEXTS = [TEXTS[0], TEXTS[3], TEXTS[2] * 4, "the the the cat. the cat. the the the cat. " * 2, "", MANY_WORDS]
 QUESTIONS = {
     "question": ["who sat?", "where did the dog and the cat run in the sun?", "", "who", "what", "why?"],
@@ -91,11 +90,6 @@ def test_graph_windows_equal_python_windows(kind: str, texts: dict[str, Any]):
         assert rows == [expected[start:end].tolist() for start, end in itertools.pairwise(features.splits)]
 
 
-def test_texts_without_a_mask_get_no_candidates():
-    functions = exported(names.FILL_MASK, max_seq_length=64)
-    assert run(functions.answer, {"text": ["the cat", ""]})["tokens"].shape == (2, 0, TOP_K)
-
-
 def test_score_difference_equal_to_the_threshold_gives_an_answer(monkeypatch: pytest.MonkeyPatch):
     def answer_at_threshold(threshold: float) -> dict[str, Any]:
         functions = exported(names.QUESTION_ANSWERING, version_2=True, null_score_diff_threshold=threshold)
@@ -114,13 +108,13 @@ def test_score_difference_equal_to_the_threshold_gives_an_answer(monkeypatch: py
 
 
 def test_pairs_are_truncated_one_token_at_a_time():
+    lengths = list(itertools.product(range(14), repeat=2))
+    texts = [
+        span_texts(tf.RaggedTensor.from_row_lengths(tf.zeros([sum(column)], tf.int32), list(column)))
+        for column in zip(*lengths, strict=True)
+    ]
     for room in (5, 6, 11):
-        lengths = list(itertools.product(range(14), repeat=2))
-        ragged = [
-            tf.RaggedTensor.from_row_lengths(tf.zeros([sum(column)], tf.int32), list(column))
-            for column in zip(*lengths, strict=True)
-        ]
-        first, second = truncate(span_texts(ragged[0]), span_texts(ragged[1]), room + 3)
+        first, second = truncate(*texts, room + 3)
         for (a, b), *kept in zip(lengths, first.lengths.numpy(), second.lengths.numpy(), strict=True):
             while a + b > room + (not b):  # a text without tokens has no [SEP]
                 a, b = (a - 1, b) if a > b else (a, b - 1)
@@ -134,13 +128,9 @@ def test_ids_without_an_embedding_are_refused(kind: str):
     shape = (2, samples.CHOICES, 3) if kind == names.MULTIPLE_CHOICE else (2, 3)
     features = {each: np.ones(shape, np.int32) for each in ("input_ids", "input_mask", "segment_ids")}
     run(answer, features)
-    for name, wrong, most in (
-        ("input_ids", len(WORDS), len(WORDS) - 1),
-        ("input_ids", -1, len(WORDS) - 1),
-        ("segment_ids", 2, 1),
-        ("segment_ids", -1, 1),
-        ("input_mask", 2, 1),
-    ):
+    limits = {"input_ids": len(WORDS) - 1, "segment_ids": 1, "input_mask": 1}
+    for (name, most), is_negative in itertools.product(limits.items(), (False, True)):
+        wrong = -1 if is_negative else most + 1
         changed = {**features, name: features[name].copy()}
         changed[name][1, ..., 2] = wrong
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
@@ -162,7 +152,9 @@ def test_batches_are_padded_to_their_longest_text_only():
         assert {name: value.shape for name, value in features.items()} == expected
 
 
-def test_number_of_candidates_is_limited_by_the_vocabulary():
+def test_the_number_of_candidates_depends_on_the_masks_and_the_vocabulary():
+    functions = exported(names.FILL_MASK, max_seq_length=64)
+    assert run(functions.answer, {"text": ["the cat", ""]})["tokens"].shape == (2, 0, TOP_K)
     vocab = {"a": 0, "c": 2}  # no piece has the id 1
     logits = tf.constant([[[1.0, 9.0, 2.0], [5.0, 9.0, 1.0]]])
     found = choose_candidates(logits, tf.constant([1]), vocab, top_k=5)

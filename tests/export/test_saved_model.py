@@ -8,8 +8,8 @@ import pathlib
 import re
 import shutil
 import sys
-import types
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -32,7 +32,8 @@ from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, KINDS,
 from official_bert.tokenization.exact import FullTokenizer
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import ROOT, slow_after
-from tests.export.exported_models import CONFIG, TEXTS, build_model, export, make_source, make_task_spec, save_finetuned
+from tests.export import exported_models as samples
+from tests.export.exported_models import export, make_source
 from tests.make import VOCAB, assert_mentions, assert_rejected, flip_bits, refusal, tiny_config
 from tests.serving.serving_client import running
 
@@ -81,7 +82,7 @@ def test_flipped_byte_is_detected_at_loading(name: str, exported: pathlib.Path, 
 
 
 def test_signatures_agree_with_each_other(signatures: Any):
-    texts = {"text": tf.constant(TEXTS)}
+    texts = {"text": tf.constant(samples.TEXTS)}
     features = signatures["tokenize"](**texts)
     assert {value.dtype for value in features.values()} == {tf.int32}
     answers, from_ids = signatures["serving_default"](**texts), signatures["serving_ids"](**features)
@@ -108,21 +109,15 @@ def test_ids_that_the_model_cannot_read_are_rejected(signatures: Any, exported: 
         assert client.predict("m", {"signature_name": "serving_ids", "instances": [good]}).status == 200
 
 
-def find_block(page: str, word: str) -> str:
-    """Returns the Python block of a guide that contains a word."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / page).read_text(), re.DOTALL)
-    (block,) = (block for block in blocks if word in block)
-    return block
-
-
 @pytest.mark.slow
 def test_documented_python_clients_get_answers(exported: pathlib.Path, tmp_path: pathlib.Path, capsys, monkeypatch):
     shutil.copytree(exported, tmp_path / "exports" / "sst2" / "1")
     monkeypatch.chdir(tmp_path)
-    load = find_block("export.md", "tf.saved_model.load")
+    pages = "".join((ROOT / "docs" / "guides" / name).read_text() for name in ("export.md", "serving.md"))
+    blocks = re.findall(r"```python\n(.*?)```", pages, re.DOTALL)
+    load, client = (next(each for each in blocks if word in each) for word in ("tf.saved_model.load", "urllib"))
     found: dict[str, Any] = {}
     exec(load.replace('model.signatures["', 'found = model.signatures["'), found)
-    client = find_block("serving.md", "urllib")
     with running({"sst2": tmp_path / "exports" / "sst2"}) as (server, _):
         exec(client.replace("http://localhost:8501", server.url), {})
     (answer,) = ast.literal_eval(capsys.readouterr().out)
@@ -151,9 +146,8 @@ def test_a_pretraining_run_is_exported_as_masked_lm_or_encoder(save_kind, tmp_pa
     assert (source.kind, source.task_spec["max_seq_length"]) == ("fill_mask", 64)
     source = read_source(save_kind(ENCODER), encoder=True, max_seq_length=8)
     assert (source.kind, source.task_spec["max_seq_length"]) == ("encoder", 8)
-    ids = np.array([[2, 7, 8, 3]], np.int32)
-    features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
-    expected = build_model(ENCODER)(features)
+    features = samples.random_features(2, 4)
+    expected = samples.build_model(ENCODER)(features)
     for name, value in source.model(features).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
@@ -168,7 +162,7 @@ def test_max_seq_length_is_between_8_and_the_models_maximum(save_kind, tmp_path:
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, save_kind):
     source = read_source(save_kind(kind), encoder=True)
-    trained = {variable.path: variable for variable in build_model(kind).variables}
+    trained = {variable.path: variable for variable in samples.build_model(kind).variables}
     assert len(source.model.variables) > 30
     assert source.task_spec["max_seq_length"] == 20  # of fine-tuning
     for variable in source.model.variables:
@@ -177,36 +171,29 @@ def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, save_kind):
 
 
 def test_encoder_without_all_outputs_is_rejected(tmp_path: pathlib.Path):
-    folder = save_finetuned(tmp_path / "model", CLASSIFICATION, head="embeddings", lstm_units=3)
+    folder = samples.save_finetuned(tmp_path / "model", CLASSIFICATION, head="embeddings", lstm_units=3)
     assert_rejected((folder, "layer_0_attention_query/kernel", "embeddings"), read_source, folder, encoder=True)
 
 
 TEXT = b"b" * 118  # so that a field has 128 bytes, the shortest length of two bytes
 # A PredictionLog with one text for serving_default.
-PLAIN = (
-    b"2\xa2\x01\n\x9f\x01\n\x11\x1a\x0fserving_default\x12\x89\x01\n\x04text"
-    b"\x12\x80\x01\x08\x07\x12\x04\x12\x02\x08\x01Bv" + TEXT
-)
+PLAIN = b"2\xa2\x01\n\x9f\x01\n\x11\x1a\x0fserving_default\x12\x89\x01\n\x04text\x12\x80\x01\x08\x07\x12\x04\x12\x02"
+PLAIN += b"\x08\x01Bv" + TEXT
 
 
 def test_requests_are_written_as_tensorflow_serving_reads_them(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(warmup, "EXAMPLES", (TEXT,))
-    path = tmp_path / "requests"
-    warmup.write_requests(str(path), {"text": tf.TensorSpec([None], tf.string)})
-    assert list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator()) == [PLAIN]
-    warmup.write_requests(str(path), {"endings": tf.TensorSpec([None, 4], tf.string)})
-    (request,) = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+    path = str(tmp_path / "requests")
+    warmup.write_requests(path, {"text": tf.TensorSpec([None], tf.string)})
+    assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == [PLAIN]
+    warmup.write_requests(path, {"endings": tf.TensorSpec([None, 4], tf.string)})
+    (request,) = tf.data.TFRecordDataset(path).as_numpy_iterator()
     assert request.count(TEXT) == 4
 
 
 LENGTH = 20
-REFERENCE = ReferenceAnswers(
-    {"text": ["a", "b"]},
-    {"label": ["yes", "no"], "probability": [0.9, 0.5003], "starts": [[0, 4], []]},
-    ("label",),
-    [0.8, 0.0006],
-    5e-4,
-)
+EXPECTED = {"label": ["yes", "no"], "probability": [0.9, 0.5003], "starts": [[0, 4], []]}
+REFERENCE = ReferenceAnswers({"text": ["a", "b"]}, EXPECTED, ("label",), [0.8, 0.0006], 5e-4)
 ANSWERS = [
     {"label": "yes", "probability": 0.9001, "starts": [0, 4], "logits": [1.0]},
     {"label": "yes", "probability": 0.5001, "starts": []},
@@ -216,7 +203,9 @@ TOKENIZER = FullTokenizer.from_vocab(VOCAB)
 
 def make_texts(kind: str, **changes: Any) -> dict[str, list[Any]]:
     """Returns the synthetic texts for a model of a kind. This needs no weights."""
-    return synthetic_texts(ExportSource(keras.Model(), CONFIG, TOKENIZER, "", kind, make_task_spec(kind, **changes)))
+    return synthetic_texts(
+        ExportSource(keras.Model(), samples.CONFIG, TOKENIZER, "", kind, samples.make_task_spec(kind, **changes))
+    )
 
 
 def lengths(texts: list[str]) -> list[int]:
@@ -262,19 +251,16 @@ def test_replay_files_are_read_back_without_overlong_answers(tmp_path: pathlib.P
     (tmp_path / "assets.extra").mkdir()
     REFERENCE.write(str(tmp_path))
     assert reference_answers.read(str(tmp_path)) == REFERENCE
-    long = dataclasses.replace(
-        REFERENCE, answers={**REFERENCE.answers, "starts": [[0.5] * 30_000, []]}, margins=[0.8, math.inf]
-    )
+    answers = {**EXPECTED, "starts": [[0.5] * 30_000, []]}
+    long = dataclasses.replace(REFERENCE, answers=answers, margins=[0.8, math.inf])
     long.write(str(tmp_path))
     kept = reference_answers.read(str(tmp_path))
     assert (kept.texts, kept.margins) == ({"text": ["b"]}, [1.0])  # JSON has no infinity
     dataclasses.replace(long, answers={"starts": [[0.5] * 30_000] * 2}).write(str(tmp_path))
     assert reference_answers.read(str(tmp_path)).texts == {"text": []}
-    model = types.SimpleNamespace(
-        signatures={"serving_default": Signature({"text": Tensor("string", (None,))}, {})},
-        run=lambda columns: pytest.fail("no text is left to answer"),
-    )
+    model = mock.Mock(signatures={"serving_default": Signature({"text": Tensor("string", (None,))}, {})})
     reference_answers.check_answers(str(tmp_path), model)
+    assert not model.run.called  # no text is left to answer
     model.signatures["serving_default"] = Signature({"context": Tensor("string", (None,))}, {})
     assert_rejected((layout.REPLAY_FILE, "text", "context"), reference_answers.check_answers, str(tmp_path), model)
 

@@ -16,25 +16,12 @@ LETTERS = [*string.ascii_letters, *string.digits, *"éüïΣσς中国日한", *
 PIECES = [*WORDS, *string.punctuation, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
 VOCABULARY = list(dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES]))
 
+CONTENTS = "[E1]|[E10]|<user>|<url>|[Brand New]|covid|GPU|Ünïx|中国|ab|bcd|user>x|@@|@@@|<user>+|<Σ>|world".split("|")
+SPECIAL, NOT_NORMALIZED = {"[E1]", "[E10]", "<url>", "GPU", "<Σ>"}, {"[E1]", "[E10]", "<url>", "GPU", "@@", "@@@"}
 ADDED: list[dict[str, Any]] = [
-    {"content": "[E1]", "special": True, "normalized": False},
-    {"content": "[E10]", "special": True, "normalized": False},
-    {"content": "<user>", "special": False, "normalized": True},
-    {"content": "<url>", "special": True, "normalized": False, "lstrip": True, "rstrip": True},
-    {"content": "[Brand New]", "special": False, "normalized": True},
-    {"content": "covid", "special": False, "normalized": True},
-    {"content": "GPU", "special": True, "normalized": False},
-    {"content": "Ünïx", "special": False, "normalized": True},
-    {"content": "中国", "special": False, "normalized": True},
-    {"content": "ab", "special": False, "normalized": True},
-    {"content": "bcd", "special": False, "normalized": True},
-    {"content": "user>x", "special": False, "normalized": True},
-    {"content": "@@", "special": False, "normalized": False},
-    {"content": "@@@", "special": False, "normalized": False},
-    {"content": "<user>+", "special": False, "normalized": True},
-    {"content": "<Σ>", "special": True, "normalized": True},
-    {"content": "world", "special": False, "normalized": True},
+    {"content": each, "special": each in SPECIAL, "normalized": each not in NOT_NORMALIZED} for each in CONTENTS
 ]
+ADDED[CONTENTS.index("<url>")] |= {"lstrip": True, "rstrip": True}
 
 TEMPLATES = (
     "{0}|{0} hello the cat|hello the cat {0}|hello {0} cat|hello{0}cat|hello, {0}!|({0})|-{0}-|{0}{0}|{0} {1} cat|"
@@ -50,12 +37,11 @@ OTHERS = (
 
 def make_texts() -> list[str]:
     """Returns texts with each added token in each place, unchanged and in another case."""
-    contents = [token["content"] for token in ADDED]
     texts = [*OTHERS]
-    for index, content in enumerate(contents):
+    for index, content in enumerate(CONTENTS):
         for number, template in enumerate(TEMPLATES):
             changed = (content, content.upper(), content.lower())[(index + number) % 3 if number % 2 else 0]
-            texts.append(template.format(changed, contents[(index + number) % len(contents)]))
+            texts.append(template.format(changed, CONTENTS[(index + number) % len(CONTENTS)]))
     return list(dict.fromkeys(texts))
 
 
@@ -63,7 +49,7 @@ def write_folder(folder: pathlib.Path, do_lower_case: bool, strip_accents: bool 
     """Writes a vocabulary and settings as version 4 of transformers did for a slow tokenizer."""
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCABULARY), encoding="utf-8")
     numbers = {token: number for number, token in enumerate(VOCABULARY)}
-    new = [token["content"] for token in ADDED if token["content"] not in numbers]
+    new = [content for content in CONTENTS if content not in numbers]
     numbers |= {content: len(VOCABULARY) + number for number, content in enumerate(new)}
     decoder = {
         str(numbers[token["content"]]): {"lstrip": False, "rstrip": False, "single_word": False, **token}

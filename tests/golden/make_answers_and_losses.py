@@ -241,12 +241,10 @@ def finetune(name: str, folder: pathlib.Path) -> dict[str, Any]:
     """
     predict = "" if name == "codah" else " --do_predict"
     FINETUNE.main(*FINETUNE.parse(f"{_TRAINING} {RUNS[name]} --output_dir={folder} --do_eval{predict}".split()))
-    results = json.loads((folder / "results.json").read_text())
+    results, log = json.loads((folder / "results.json").read_text()), _read_lines(folder / "train.jsonl")
     files = sorted(path for path in folder.iterdir() if re.search("predictions|null_odds", path.name))
     return {
-        "train": [
-            {name: line[name] for name in ("loss", "learning_rate")} for line in _read_lines(folder / "train.jsonl")
-        ],
+        "train": [{name: line[name] for name in ("loss", "learning_rate")} for line in log],
         "eval": list(map(_scores, _read_lines(folder / "eval.jsonl"))),
         "results": {part: _scores(scores) for part, scores in results.items() if isinstance(scores, dict)},
         "predictions": {path.name: _read_predictions(path) for path in files},
@@ -322,13 +320,9 @@ def _write_choices(folder: pathlib.Path, part: str, rows: list[tuple[str, list[s
 
 
 # The classes that users import, and the methods whose arguments they give.
-CLASSES = (
-    "TextClassifier", "TextRegressor", "TokenTagger", "QuestionAnswerer", "MultipleChoice", "MaskedLM", "TextEncoder",
-)  # fmt: skip
-METHODS = (
-    "__init__", "from_checkpoint", "compile", "fit", "evaluate", "predict", "load", "save_checkpoint", "export",
-    "freeze", "classify", "tag", "answer", "choose", "fill",
-)  # fmt: skip
+CLASSES = "TextClassifier TextRegressor TokenTagger QuestionAnswerer MultipleChoice MaskedLM TextEncoder".split()
+METHODS = "__init__ from_checkpoint compile fit evaluate predict load save_checkpoint export freeze".split()
+METHODS += "classify tag answer choose fill".split()
 
 
 def _format_arguments(functions: list[Any]) -> str:

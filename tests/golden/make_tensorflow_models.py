@@ -42,9 +42,8 @@ def set_weights(model: Any) -> None:
     rng = np.random.default_rng(0)
     for variable in model.weights:
         if "float" in str(variable.dtype):
-            variable.assign(
-                rng.normal(1.0 if "gamma" in variable.name else 0.0, 0.3, variable.shape).astype(np.float32)
-            )
+            mean = 1.0 if "gamma" in variable.name else 0.0
+            variable.assign(rng.normal(mean, 0.3, variable.shape).astype(np.float32))
 
 
 def save_outputs(folder: pathlib.Path, outputs: dict[str, Any]) -> None:

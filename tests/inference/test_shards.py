@@ -1,7 +1,6 @@
 """Shards of --shard, and files written on Dask, even if workers are lost, contain what one run over all rows writes."""
 
 import dataclasses
-import functools
 import itertools
 import json
 import os
@@ -31,7 +30,6 @@ from tests.conftest import slow_after
 from tests.inference.batch_models import export_batches, interrupt_at_group
 from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, run_python, tiny_config, write_rows
 
-compile_encoder = feature_extractor._compile_encoder
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
 
 
@@ -87,8 +85,13 @@ def tiny_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads a tiny encoder from any folder. It is compiled once, since that takes longer than everything else."""
     loaded = ModelAndTokenizer(build_encoder(tiny_config(), seed=0), tiny_config(), FullTokenizer.from_vocab(VOCAB))
     monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
-    compiled = functools.cache(lambda *layers: compile_encoder(loaded, layers))
-    monkeypatch.setattr(feature_extractor, "_compile_encoder", lambda _, layers: compiled(*layers))
+    load, extractors = feature_extraction.load_extractor, list[Any]()
+
+    def load_once(options: FeatureOptions) -> Any:
+        extractors[:] = extractors or [load(options)]
+        return extractors[0]
+
+    monkeypatch.setattr(feature_extraction, "load_extractor", load_once)
 
 
 def make_options(export_dir: str, folder: pathlib.Path, name: str = "part*", output: str = "out") -> Any:
