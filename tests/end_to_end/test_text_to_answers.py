@@ -93,10 +93,7 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
             assert {each.decode() for each in outputs["tokens"].numpy().ravel()} <= {*WORDS, ""}
 
 
-CONTEXTS = [
-    "the cat sat on the mat . the dog ran in the sun .",
-    "the dog walked on the cat . un mat and sun played .",
-]
+CONTEXTS = "the cat sat on the mat . the dog ran in the sun .", "the dog walked on the cat . un mat and sun played ."
 
 
 def squad_text(version_2: bool = False) -> str:

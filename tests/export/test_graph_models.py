@@ -23,16 +23,13 @@ from tests.make import assert_mentions
 _WORDS = "The cat sat on the mat, dog ran in sun playing and walking a".split()
 MANY_WORDS = " ".join(random.Random(1).choices(_WORDS, k=200))
 CONTEXTS = [TEXTS[0], TEXTS[3], TEXTS[2] * 4, "the the the cat. the cat. the the the cat. " * 2, "", MANY_WORDS]
-QUESTIONS = {
-    "question": ["who sat?", "where did the dog and the cat run in the sun?", "", "who", "what", "why?"],
-    "context": CONTEXTS,
-}
+ASKED = ["who sat?", "where did the dog and the cat run in the sun?", "", "who", "what", "why?"]
+QUESTIONS = {"question": ASKED, "context": CONTEXTS}
 LONG = [*TEXTS, MANY_WORDS, MANY_WORDS[:60]]
 PAIRS = {"text": LONG, "text_pair": ["a", MANY_WORDS, "", "the cat", TEXTS[3], MANY_WORDS[300:], "\u200b"]}
 SENTENCES = {"text": [*TEXTS, "playing unaffable " * 9, "a" * 12 + " b " + "c" * 190 + " d"]}
-TEXT_PAIRS = {
-    "text": [*TEXTS, "the cat ||| sat ||| on the mat", "a ||| ", " ||| a", "a\n ||| the cat " * 9, "[MASK] ||| a [SEP]"]
-}
+JOINED = ["the cat ||| sat ||| on the mat", "a ||| ", " ||| a", "a\n ||| the cat " * 9, "[MASK] ||| a [SEP]"]
+TEXT_PAIRS = {"text": [*TEXTS, *JOINED]}
 
 
 def exported(kind: str, **changes: Any) -> GraphModel:

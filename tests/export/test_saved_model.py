@@ -194,18 +194,15 @@ def test_requests_are_written_as_tensorflow_serving_reads_them(tmp_path: pathlib
 LENGTH = 20
 EXPECTED = {"label": ["yes", "no"], "probability": [0.9, 0.5003], "starts": [[0, 4], []]}
 REFERENCE = ReferenceAnswers({"text": ["a", "b"]}, EXPECTED, ("label",), [0.8, 0.0006], 5e-4)
-ANSWERS = [
-    {"label": "yes", "probability": 0.9001, "starts": [0, 4], "logits": [1.0]},
-    {"label": "yes", "probability": 0.5001, "starts": []},
-]
+ANSWERED = {"label": "yes", "probability": 0.9001, "starts": [0, 4], "logits": [1.0]}
+ANSWERS = [ANSWERED, {"label": "yes", "probability": 0.5001, "starts": []}]
 TOKENIZER = FullTokenizer.from_vocab(VOCAB)
 
 
 def make_texts(kind: str, **changes: Any) -> dict[str, list[Any]]:
     """Returns the synthetic texts for a model of a kind. This needs no weights."""
-    return synthetic_texts(
-        ExportSource(keras.Model(), samples.CONFIG, TOKENIZER, "", kind, samples.make_task_spec(kind, **changes))
-    )
+    task_spec = samples.make_task_spec(kind, **changes)
+    return synthetic_texts(ExportSource(keras.Model(), samples.CONFIG, TOKENIZER, "", kind, task_spec))
 
 
 def lengths(texts: list[str]) -> list[int]:
@@ -232,12 +229,12 @@ def test_synthetic_texts_have_exactly_the_maximum_lengths():
 
 def test_rounding_is_not_a_difference():
     assert not list(REFERENCE.differences(ANSWERS, "it"))  # the probabilities of both labels are almost equal
-    other = {**ANSWERS[0], "probability": 0.902}
+    other = {**ANSWERED, "probability": 0.902}
     (line,) = REFERENCE.differences([other], "it")
     assert_mentions(line, '{"text": "a"}', "probability", 0.9, 0.902)
     nan = {"probability": float("nan")}
     for change in ({"label": "no"}, {"starts": [0, 5]}, {"starts": [0]}, {"probability": "0.9"}, nan):
-        assert len(list(REFERENCE.differences([{**ANSWERS[0], **change}], "it"))) == 1
+        assert len(list(REFERENCE.differences([{**ANSWERED, **change}], "it"))) == 1
     verification.check_answers(REFERENCE, ANSWERS, ANSWERS)
     assert "batch" not in refusal(verification.check_answers, REFERENCE, [other], ANSWERS)
     assert_rejected(("batch", 1), verification.check_answers, REFERENCE, [], [{**other, "label": "no"}])

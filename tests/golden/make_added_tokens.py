@@ -51,10 +51,8 @@ def write_folder(folder: pathlib.Path, do_lower_case: bool, strip_accents: bool 
     numbers = {token: number for number, token in enumerate(VOCABULARY)}
     new = [content for content in CONTENTS if content not in numbers]
     numbers |= {content: len(VOCABULARY) + number for number, content in enumerate(new)}
-    decoder = {
-        str(numbers[token["content"]]): {"lstrip": False, "rstrip": False, "single_word": False, **token}
-        for token in ADDED
-    }
+    defaults = {"lstrip": False, "rstrip": False, "single_word": False}
+    decoder = {str(numbers[token["content"]]): {**defaults, **token} for token in ADDED}
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case, "strip_accents": strip_accents}
     settings["added_tokens_decoder"] = decoder
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -73,10 +71,7 @@ def compute_ids(do_lower_case: bool, strip_accents: bool | None) -> list[list[in
 
 def main() -> None:
     cases = [(True, None), (False, None), (True, False)]
-    values = [
-        {"do_lower_case": lower, "strip_accents": accents, "ids": compute_ids(lower, accents)}
-        for lower, accents in cases
-    ]
+    values = [{"do_lower_case": case[0], "strip_accents": case[1], "ids": compute_ids(*case)} for case in cases]
     contents = {"vocabulary": VOCABULARY, "added_tokens": ADDED, "texts": make_texts(), "cases": values}
     PATH.write_text(json.dumps(contents, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -15,6 +15,7 @@ the script also runs with the code of another commit: PYTHONPATH=CHECKOUT.
 import contextlib
 import csv
 import dataclasses
+import functools
 import inspect
 import json
 import os
@@ -123,13 +124,9 @@ class Model:
     columns: tuple[str, ...] = ("text",)
 
 
-def _classifier(**changes: Any) -> Model:
-    classifier = Model(
-        "TextClassifier", {"labels": ["noun", "verb"], "max_seq_length": 16}, TEXTS, list(map(label_text, TEXTS)), ASKED
-    )
-    return dataclasses.replace(classifier, **changes)
-
-
+_LABELS = list(map(label_text, TEXTS))
+_CLASSIFIER = Model("TextClassifier", {"labels": ["noun", "verb"], "max_seq_length": 16}, TEXTS, _LABELS, ASKED)
+_classifier = functools.partial(dataclasses.replace, _CLASSIFIER)
 MODELS = {
     "classifier": _classifier(),
     "pairs": _classifier(

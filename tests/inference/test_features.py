@@ -36,9 +36,7 @@ compile_encoder = functools.cache(feature_extractor._compile_encoder)
 @pytest.fixture(autouse=True)
 def compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiles each choice of layers once. Compiling takes most of the time of a test."""
-    monkeypatch.setattr(
-        feature_extractor, "_compile_encoder", lambda loaded, layers: compile_encoder(loaded, tuple(layers))
-    )
+    monkeypatch.setattr(feature_extractor, "_compile_encoder", lambda model, layers: compile_encoder(model, (*layers,)))
 
 
 def make_extractor(pooling: str = "none", **settings: Any) -> FeatureExtractor:

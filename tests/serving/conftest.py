@@ -1,5 +1,7 @@
 """Fixtures of the server tests."""
 
+import asyncio
+import inspect
 import pathlib
 
 import pytest
@@ -15,3 +17,13 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         (folder / name).mkdir()
         write(folder / name)
     return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs an asynchronous test in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), timeout=60))
+    return True

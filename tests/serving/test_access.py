@@ -94,10 +94,8 @@ def test_public_metrics_need_no_token(has_token: bool, status: int, exports: pat
 def test_a_rotated_token_is_read_again(exports: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     path = pathlib.Path(write_text(tmp_path / "token", "first"))
     problem, change = "the token cannot be read again; the last one stays valid", "the token has changed"
-    with (
-        caplog.at_level(logging.INFO, "official_bert.serving"),
-        running({"size": exports / "size"}, token_file=str(path)) as (_, client),
-    ):
+    serving = running({"size": exports / "size"}, token_file=str(path))
+    with caplog.at_level(logging.INFO, "official_bert.serving"), serving as (_, client):
 
         def status(token: str) -> int:
             return client.get("/v1/models", Authorization=f"Bearer {token}").status

@@ -205,9 +205,8 @@ def test_concurrent_requests_share_batches_and_get_their_own_answers(exports: pa
     with serving as (_, client), concurrent.futures.ThreadPoolExecutor(32) as threads:
         # What an encoder returns does not depend on the padding of its batch.
         answers = list(threads.map(lambda text: client.predict("encoder", {"instances": [text]}).json, texts))
-        batches, count = (
-            read_metric(client, f"official_bert_batch_size_{name}", "encoder") for name in ("count", "sum")
-        )
+        names = ("official_bert_batch_size_count", "official_bert_batch_size_sum")
+        batches, count = (read_metric(client, name, "encoder") for name in names)
     for text, answer in zip(texts, answers, strict=True):
         vectors = [[float(ord(text[0]))]] * len(text)
         assert answer == {"predictions": [{"input_mask": [1] * len(text), "sequence_output": vectors}]}

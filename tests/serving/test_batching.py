@@ -6,7 +6,7 @@ import itertools
 import pathlib
 import threading
 import types
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,19 +69,13 @@ async def ask(batcher: Batcher, *lengths: int) -> list[float]:
     return answers["value"].tolist()
 
 
-def run_batcher(model: Model, use: Callable[[Batcher], Awaitable[None]], wait: float = 0.0, **options: Any) -> None:
-    """Runs a test with a batcher that computes one batch at a time."""
-
-    async def run() -> None:
-        pools = Pools()
-        batcher = Batcher(model, "m", pools, ServingOptions(["m=/m"], max_wait_ms=wait, **options), Metrics())
-        try:
-            async with asyncio.timeout(60):
-                await use(batcher)
-        finally:
-            pools.shut_down()
-
-    asyncio.run(run())
+@pytest.fixture
+def make_batcher(model: Model) -> Iterator[Callable[..., Batcher]]:
+    """Returns a function that makes a batcher, which computes one batch at a time."""
+    pools = Pools()
+    options = {"model": ["m=/m"], "max_wait_ms": 0.0}
+    yield lambda **changes: Batcher(model, "m", pools, ServingOptions(**options | changes), Metrics())
+    pools.shut_down()
 
 
 async def catch_refusal(status: int, names: tuple[object, ...], answers: Awaitable[Any]) -> RequestError:
@@ -101,25 +95,21 @@ async def start(batcher: Batcher, *requests: Sequence[int]) -> list[asyncio.Task
     return tasks
 
 
-def test_a_single_request_does_not_wait(model: Model):
-    async def use(batcher: Batcher) -> None:
-        assert await ask(batcher, 5) == [1005.0]  # the batch is not full, and could wait for an hour
+async def test_a_single_request_does_not_wait(make_batcher):
+    assert await ask(make_batcher(max_wait_ms=3600e3), 5) == [
+        1005.0
+    ]  # the batch is not full, and could wait for an hour
 
-    run_batcher(model, use, wait=3600e3)
 
-
-def test_a_batch_waits_for_more_texts_only_while_another_is_computed(model: Model, monkeypatch: pytest.MonkeyPatch):
+async def test_a_batch_waits_for_more_texts_only_while_another_is_computed(model: Model, monkeypatch, make_batcher):
     monkeypatch.setattr(Model, "parallel_batches", 2)
-
-    async def use(batcher: Batcher) -> None:
-        model.opened.clear()
-        asked = [request for length in (1, 2, 3) for request in await start(batcher, [length])]
-        while len(model.batches) < 2:  # until the time is over, although the first batch is not
-            await asyncio.sleep(0.01)
-        model.opened.set()
-        await asyncio.gather(*asked)
-
-    run_batcher(model, use, wait=50.0)
+    batcher = make_batcher(max_wait_ms=50.0)
+    model.opened.clear()
+    asked = [request for length in (1, 2, 3) for request in await start(batcher, [length])]
+    while len(model.batches) < 2:  # until the time is over, although the first batch is not
+        await asyncio.sleep(0.01)
+    model.opened.set()
+    await asyncio.gather(*asked)
     assert model.batches == [[1], [2, 3]]
 
 
@@ -134,158 +124,123 @@ def test_a_batch_waits_for_more_texts_only_while_another_is_computed(model: Mode
     ([50, 45, 44], {"max_batch_tokens": 149}, [[45, 50], [44]]),
     ([50, 45, 44], {"max_batch_tokens": 150}, [[44, 45, 50]]),
 ])  # fmt: skip
-def test_texts_of_similar_length_share_batches(lengths, options, expected, model):
-    async def use(batcher: Batcher) -> None:
-        model.opened.clear()
-        asked = await start(batcher, [1])
-        asked += await start(batcher, *([length] for length in lengths))
-        model.opened.set()
-        assert await asyncio.gather(*asked) == [[1000.0 + length] for length in (1, *lengths)]
-
-    run_batcher(model, use, **options)
+async def test_texts_of_similar_length_share_batches(lengths, options, expected, model, make_batcher):
+    batcher = make_batcher(**options)
+    model.opened.clear()
+    asked = await start(batcher, [1])
+    asked += await start(batcher, *([length] for length in lengths))
+    model.opened.set()
+    assert await asyncio.gather(*asked) == [[1000.0 + length] for length in (1, *lengths)]
     assert model.batches == [[1], *expected]
 
 
 @pytest.mark.parametrize(("seconds", "retry_after"), [(0.0, 1), (2.0, 8), (1000.0, 60)])
-def test_a_full_queue_returns_retry_after(model: Model, seconds: float, retry_after: int):
-    async def use(batcher: Batcher) -> None:
-        model.opened.clear()
-        asked = await start(batcher, *([number] for number in range(1, 6)))  # the first of them does not wait
-        batcher._seconds_per_text = seconds
-        error = await catch_refusal(429, (4, "m"), ask(batcher, 3))
-        assert error.retry_after == retry_after
-        model.opened.set()
-        assert await asyncio.gather(*asked) == [[1001.0], [1002.0], [1003.0], [1004.0], [1005.0]]
-
-    run_batcher(model, use, max_batch_size=1, max_queue=4, max_instances=4)
+async def test_a_full_queue_returns_retry_after(model: Model, seconds: float, retry_after: int, make_batcher):
+    batcher = make_batcher(max_batch_size=1, max_queue=4, max_instances=4)
+    model.opened.clear()
+    asked = await start(batcher, *([number] for number in range(1, 6)))  # the first of them does not wait
+    batcher._seconds_per_text = seconds
+    error = await catch_refusal(429, (4, "m"), ask(batcher, 3))
+    assert error.retry_after == retry_after
+    model.opened.set()
+    assert await asyncio.gather(*asked) == [[1001.0], [1002.0], [1003.0], [1004.0], [1005.0]]
 
 
-def test_a_slow_answer_times_out(model: Model):
-    async def use(batcher: Batcher) -> None:
-        model.opened.clear()
-        for _ in range(2):  # the second one while it waits for its turn
-            await catch_refusal(504, (0.05,), ask(batcher, 3))
-        model.opened.set()
-        while batcher._running:
-            await asyncio.sleep(0.01)
-        assert await ask(batcher, 3) == [1003.0]
-
-    run_batcher(model, use, timeout_seconds=0.05, max_batch_size=1)
+async def test_a_slow_answer_times_out(model: Model, make_batcher):
+    batcher = make_batcher(timeout_seconds=0.05, max_batch_size=1)
+    model.opened.clear()
+    for _ in range(2):  # the second one while it waits for its turn
+        await catch_refusal(504, (0.05,), ask(batcher, 3))
+    model.opened.set()
+    while batcher._running:
+        await asyncio.sleep(0.01)
+    assert await ask(batcher, 3) == [1003.0]
     assert model.batches == [[3], [3]]
 
 
-def test_the_time_of_a_batch_is_attributed_to_texts_by_length(model: Model, monkeypatch: pytest.MonkeyPatch):
+async def test_the_time_of_a_batch_is_attributed_to_texts_by_length(model: Model, monkeypatch, make_batcher):
     clock = itertools.count()
     monkeypatch.setattr(batching, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
-
-    async def use(batcher: Batcher) -> None:
-        await ask(batcher, 64, 96, 128)
-        assert batcher._seconds_per_text == 1.0 / (1 + 1.5 + 2)
-        await ask(batcher, 1)
-        assert batcher._seconds_per_text == pytest.approx(0.9 / 4.5 + 0.1)  # moves a tenth of the way to 1
-
-    run_batcher(model, use)
+    batcher = make_batcher()
+    await ask(batcher, 64, 96, 128)
+    assert batcher._seconds_per_text == 1.0 / (1 + 1.5 + 2)
+    await ask(batcher, 1)
+    assert batcher._seconds_per_text == pytest.approx(0.9 / 4.5 + 0.1)  # moves a tenth of the way to 1
     assert model.batches == [[64, 96, 128], [1]]
 
 
 @pytest.mark.parametrize("has_even_speed", [False, True])  # False for TensorFlow models
-def test_short_computations_run_in_the_event_loop(model: Model, has_even_speed: bool, monkeypatch):
+async def test_short_computations_run_in_the_event_loop(model: Model, has_even_speed: bool, monkeypatch, make_batcher):
     monkeypatch.setattr(Model, "has_even_speed", has_even_speed)
-
-    async def use(batcher: Batcher) -> None:
-        for seconds, texts in ((None, [1]), (0.002, [1]), (0.002, [1, 64]), (0.002, [64, 128]), (0.01, [1])):
-            batcher._seconds_per_text = seconds
-            await ask(batcher, *texts)
-        batcher._seconds_per_text = 0.0
-        await asyncio.gather(*await start(batcher, [3], [1], [2]))
-
-    run_batcher(model, use)
+    batcher = make_batcher()
+    for seconds, texts in ((None, [1]), (0.002, [1]), (0.002, [1, 64]), (0.002, [64, 128]), (0.01, [1])):
+        batcher._seconds_per_text = seconds
+        await ask(batcher, *texts)
+    batcher._seconds_per_text = 0.0
+    await asyncio.gather(*await start(batcher, [3], [1], [2]))
     in_loop = [thread is threading.main_thread() for thread in model.threads[:5]]
     assert in_loop == [False, has_even_speed, has_even_speed, False, False]
     if has_even_speed:
         assert model.batches[5:] == [[1, 2, 3]]
 
 
-def test_a_rejected_text_cancels_the_rest_of_its_request(model: Model):
+async def test_a_rejected_text_cancels_the_rest_of_its_request(model: Model, make_batcher):
     model.refuses = True
-
-    async def use(batcher: Batcher) -> None:
-        await catch_refusal(400, ("refused",), ask(batcher, 1, 2, 3, 4))
-        while batcher._running or batcher._waiting:
-            await asyncio.sleep(0.01)
-
-    run_batcher(model, use, max_batch_size=1)
+    batcher = make_batcher(max_batch_size=1)
+    await catch_refusal(400, ("refused",), ask(batcher, 1, 2, 3, 4))
+    while batcher._running or batcher._waiting:
+        await asyncio.sleep(0.01)
     assert model.batches in ([[1]], [[1], [2]])  # the second may have started before the first was refused
 
 
-def test_a_rejected_text_does_not_affect_its_batch(model: Model):
+async def test_a_rejected_text_does_not_affect_its_batch(model: Model, make_batcher):
     model.refuses = True
-
-    async def use(batcher: Batcher) -> None:
-        asked = await start(batcher, [3], [1], [2])
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert [answers[0], answers[2]] == [[1003.0], [1002.0]]
-        assert isinstance(answers[1], RequestError)
-
-    run_batcher(model, use)
+    asked = await start(make_batcher(), [3], [1], [2])
+    three, one, two = await asyncio.gather(*asked, return_exceptions=True)
+    assert (three, two, type(one)) == ([1003.0], [1002.0], RequestError)
 
 
-def test_a_failure_of_the_model_is_reported_as_the_servers(model: Model, monkeypatch, caplog):
+async def test_a_failure_of_the_model_is_reported_as_the_servers(model: Model, monkeypatch, caplog, make_batcher):
     monkeypatch.setattr(Model, "run", lambda *_: 1 / 0)
-
-    async def use(batcher: Batcher) -> None:
-        await catch_refusal(500, ("ZeroDivisionError",), ask(batcher, 3))
-
-    run_batcher(model, use)
+    await catch_refusal(500, ("ZeroDivisionError",), ask(make_batcher(), 3))
     assert "the model failed" in caplog.messages
 
 
-def test_texts_without_a_group_get_a_batch_of_their_own(model: Model, monkeypatch: pytest.MonkeyPatch):
+async def test_texts_without_a_group_get_a_batch_of_their_own(model: Model, monkeypatch, make_batcher):
     split, replace = predictor.split_texts, dataclasses.replace
     monkeypatch.setattr(predictor, "split_texts", lambda *given: [replace(each, group=None) for each in split(*given)])
-
-    async def use(batcher: Batcher) -> None:
-        await asyncio.gather(*await start(batcher, [3], [1], [2]))
-
-    run_batcher(model, use)
+    await asyncio.gather(*await start(make_batcher(), [3], [1], [2]))
     assert model.batches == [[3], [1], [2]]
 
 
-def test_a_request_of_many_texts_delays_others_by_at_most_one_batch(model: Model):
-    async def use(batcher: Batcher) -> None:
-        model.opened.clear()
-        asked = await start(batcher, [10] * 8)
-        asked += await start(batcher, [200], [1000])
-        model.opened.set()
-        await asyncio.gather(*asked)
-
-    run_batcher(model, use, max_batch_size=2)
+async def test_a_request_of_many_texts_delays_others_by_at_most_one_batch(model: Model, make_batcher):
+    batcher = make_batcher(max_batch_size=2)
+    model.opened.clear()
+    asked = await start(batcher, [10] * 8)
+    asked += await start(batcher, [200], [1000])
+    model.opened.set()
+    await asyncio.gather(*asked)
     assert model.batches == [[10, 10], [200], [1000], [10, 10], [10, 10], [10, 10]]
 
 
-def test_tokens_are_limited_per_request_and_in_total(model: Model):
-    async def use(batcher: Batcher) -> None:
-        await catch_refusal(413, (3, 180, 170, "--max_tokens"), ask(batcher, 60, 60, 60))
-        await ask(batcher, 60, 60, 50)  # as many tokens as are accepted
-        model.opened.clear()
-        asked = await start(batcher, *[[80, 80]] * 8)
-        await catch_refusal(429, (1440, "m"), ask(batcher, 80, 80))
-        model.opened.set()
-        await asyncio.gather(*asked)
-        await ask(batcher, 80, 80)
-
-    run_batcher(model, use, max_tokens=170)
+async def test_tokens_are_limited_per_request_and_in_total(model: Model, make_batcher):
+    batcher = make_batcher(max_tokens=170)
+    await catch_refusal(413, (3, 180, 170, "--max_tokens"), ask(batcher, 60, 60, 60))
+    await ask(batcher, 60, 60, 50)  # as many tokens as are accepted
+    model.opened.clear()
+    asked = await start(batcher, *[[80, 80]] * 8)
+    await catch_refusal(429, (1440, "m"), ask(batcher, 80, 80))
+    model.opened.set()
+    await asyncio.gather(*asked)
+    await ask(batcher, 80, 80)
 
 
-def test_tokens_of_answered_and_refused_requests_are_released(model: Model, monkeypatch: pytest.MonkeyPatch):
+async def test_tokens_of_answered_and_refused_requests_are_released(model: Model, monkeypatch, make_batcher):
     monkeypatch.setattr(Model, "quick_bytes", 0)  # each of the texts is preprocessed separately
-
-    async def use(batcher: Batcher) -> None:
-        for _ in range(20):
-            await ask(batcher, 5000, 5000)
-            await catch_refusal(413, (2, 3, 12000), ask(batcher, 6000, 6000, 6000))
-
-    run_batcher(model, use, max_tokens=10_000)
+    batcher = make_batcher(max_tokens=10_000)
+    for _ in range(20):
+        await ask(batcher, 5000, 5000)
+        await catch_refusal(413, (2, 3, 12000), ask(batcher, 6000, 6000, 6000))
 
 
 def test_tokens_of_all_windows_of_a_text_are_counted(exports: pathlib.Path):

@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import sys
 import threading
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -79,9 +80,8 @@ def test_an_onnx_model_has_the_signature_of_a_saved_model(export_kind):
         reference_answers.check_answers(folder, model)
     ours, theirs = (model.signatures[DEFAULT_SIGNATURE] for model in (onnx, tensorflow))
     assert ours.inputs == theirs.inputs
-    assert [(name, each.dtype) for name, each in ours.outputs.items()] == [
-        (name, each.dtype) for name, each in theirs.outputs.items()
-    ]
+    dtypes = [[(name, output.dtype) for name, output in each.outputs.items()] for each in (ours, theirs)]
+    assert dtypes[0] == dtypes[1]
 
 
 def test_threads_of_an_onnx_model_leave_room_for_parallel_batches(tagger: pathlib.Path):
@@ -242,20 +242,15 @@ def test_check_export_sends_the_token(exported: pathlib.Path, other: pathlib.Pat
 def test_a_new_version_with_different_answers_does_not_replace_the_old_one(exported, other, tmp_path: pathlib.Path):
     (other / "1").rename(tmp_path / "2")
     shutil.copytree(exported / "1", other / "1")
-
-    async def replace_version() -> str:
-        models = Models(ServingOptions([f"m={other}"], threads=3), Metrics())
-        await models["m"].refresh()
-        loaded = models["m"].available[0].model
-        assert isinstance(loaded, OnnxPredictor)
-        assert loaded._session.get_session_options().intra_op_num_threads == 3
-        (tmp_path / "2").rename(other / "2")
-        for _ in range(2):  # an export without checksums is loaded after two unchanged refreshes
-            await models["m"].refresh()
-        models.pools.shut_down()
-        assert [version.number for version in models["m"].available] == [1]
-        return models["m"].versions[2].error
-
-    error = asyncio.run(replace_version())
+    models = Models(ServingOptions([f"m={other}"], threads=3), Metrics())
+    asyncio.run(models["m"].refresh())
+    loaded: Any = models["m"].available[0].model
+    assert loaded._session.get_session_options().intra_op_num_threads == 3
+    (tmp_path / "2").rename(other / "2")
+    for _ in range(2):  # an export without checksums is loaded after two unchanged refreshes
+        asyncio.run(models["m"].refresh())
+    models.pools.shut_down()
+    assert [version.number for version in models["m"].available] == [1]
+    error = models["m"].versions[2].error
     assert_mentions(error, other / "2" / exports.REPLAY_FILE, '{"question"')
     assert "\n" not in error

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import io
+import itertools
 import json
 import logging
 import os
@@ -15,21 +16,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.inference.predictor import Tensor
 from official_bert.serving import logs, openapi, server
 from official_bert.serving.options import ServingOptions
 from tests.conftest import ROOT
-from tests.make import assert_mentions, write_text
+from tests.make import assert_rejected, write_text
 from tests.serving.serving_client import Client, eventually, get_status, make_request, read_metric, running, sent
 
 
 def test_a_port_in_use_is_rejected(exports: pathlib.Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UserError) as caught, running({"m": exports / "size"}, port=port):
-            pass
-    assert_mentions(str(caught.value), "127.0.0.1", f"port {port}", "--port")
+        names = ("127.0.0.1", f"port {port}", "--port")
+        assert_rejected(names, running({"m": exports / "size"}, port=port).__enter__)
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "2"), ("5", "5")])
@@ -85,16 +84,13 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 @contextlib.contextmanager
 def logged() -> Iterator[io.StringIO]:
     """Yields what the server writes to stderr while the block runs."""
-    loggers = [logging.getLogger(name) for name in ("official_bert.serving", "aiohttp", "asyncio")]
-    before = [(each.handlers, each.propagate, each.level) for each in loggers]
+    loggers = map(logging.getLogger, ("official_bert.serving", "aiohttp", "asyncio"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", io.StringIO())
+        for logger, name in itertools.product(loggers, ("handlers", "propagate", "level")):
+            patch.setattr(logger, name, getattr(logger, name))
         logs.start()
-        try:
-            yield sys.stderr
-        finally:
-            for each, (each.handlers, each.propagate, level) in zip(loggers, before, strict=True):
-                each.setLevel(level)
+        yield sys.stderr
 
 
 @pytest.fixture(scope="module")
