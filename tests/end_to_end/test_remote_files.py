@@ -13,21 +13,18 @@ import pytest
 from official_bert.inference import backends, reference_answers
 from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.kinds.names import CLASSIFICATION
-from official_bert.modeling.config import BertConfig
 from official_bert.serving.models import find_versions
 from official_bert.utils import files
 from tests.conftest import ROOT
-from tests.end_to_end.conftest import Run
 from tests.export.exported_models import save_finetuned
 from tests.make import assert_mentions, tiny_config, write_text
-from tests.object_store import ObjectStore
 
 pytestmark = pytest.mark.slow
 TEXT = "".join(f"the cat {word} on the mat .\na dog {word} in the sun .\n\n" for word in ("sat", "ran", "lay") * 20)
 LENGTHS = ("--max_seq_length=32", "--max_predictions_per_seq=5")
 
 
-def test_all_commands_work_on_object_storage(run: Run, bucket: str, tmp_path: pathlib.Path, store: ObjectStore):
+def test_all_commands_work_on_object_storage(run, bucket: str, tmp_path: pathlib.Path, store):
     files.write_text(f"{bucket}/text.txt", TEXT)
     vocab = f"--vocab_file={bucket}/vocab.txt"
     run("learn-vocabulary", f"--input_file={bucket}/text.txt", vocab, "--vocab_size=100")
@@ -72,7 +69,7 @@ def test_all_commands_work_on_object_storage(run: Run, bucket: str, tmp_path: pa
     assert not list(tmp_path.glob("*.part*"))
 
 
-def kill_while_storing(store: ObjectStore, pattern: str, command: str, *arguments: str) -> None:
+def kill_while_storing(store, pattern: str, command: str, *arguments: str) -> None:
     """Runs a command in its own process group, and kills it when it uploads a file whose name matches."""
     os.makedirs("temporary", exist_ok=True)  # leftovers are removed together with the test's folder
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": os.path.abspath("temporary")}
@@ -141,8 +138,8 @@ def test_a_bucket_without_permission_is_reported_in_one_line_and_leaves_no_files
     assert sorted(tmp_path.iterdir()) == local
 
 
-def test_a_keras_file_is_saved_to_and_loaded_from_object_storage(bucket: str, tiny_config: BertConfig, vocab_file: str):
-    classifier = TextClassifier(tiny_config, files.read_text(vocab_file), labels=["a", "b"])
+def test_a_keras_file_is_saved_to_and_loaded_from_object_storage(bucket: str, vocab_file: str):
+    classifier = TextClassifier(tiny_config(), files.read_text(vocab_file), labels=["a", "b"])
     expected = classifier.predict(["the cat"])
     classifier.save(f"{bucket}/model.keras")
     np.testing.assert_array_equal(TextClassifier.load(f"{bucket}/model.keras").predict(["the cat"]), expected)

@@ -15,9 +15,7 @@ from official_bert.checkpoints.formats import finetuned
 from official_bert.export import formats, verification
 from official_bert.export.options import SAVED_MODEL, ExportOptions
 from official_bert.export.source import ExportSource
-from official_bert.inference import exports
-from official_bert.inference.exports import Columns
-from official_bert.inference.keras_model import KerasRunner
+from official_bert.inference import exports, keras_model
 from official_bert.kinds import names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -28,7 +26,7 @@ from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.fast import FastTokenizer
 from tests.make import VOCAB, build_task_model, tiny_config, write_rows, write_run, write_text, write_vocab
 
-share_runner = functools.cache(KerasRunner)
+share_runner = functools.cache(keras_model.KerasRunner)
 BILSTM = HeadInput("sum_all", 3)
 CHOICES = 4
 LABELS = ["no", "perhaps", "yes"]
@@ -145,7 +143,7 @@ def make_source(
     return ExportSource(model, config, FastTokenizer.from_vocab(vocab, **casing._asdict()), vocab, kind, task_spec)
 
 
-def answer_in_python(source: ExportSource, texts: Mapping[str, Sequence[Any]]) -> Columns:
+def answer_in_python(source: ExportSource, texts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Returns the answers of the Keras model, tokenized and decoded in Python, by output."""
     if source.kind != names.ENCODER:
         with pytest.MonkeyPatch.context() as patch, run_functions_eagerly():
@@ -157,7 +155,9 @@ def answer_in_python(source: ExportSource, texts: Mapping[str, Sequence[Any]]) -
     return exports.join_rows([{name: np.array([value]) for name, value in row.items()} for row in rows])
 
 
-def assert_answers(answers: Mapping[str, Any], expected: Columns, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+def assert_answers(
+    answers: Mapping[str, Any], expected: dict[str, Any], rtol: float = 1e-5, atol: float = 1e-6
+) -> None:
     """Compares the outputs for a batch, with their padding. The vectors of padding are never used."""
     for name, values in expected.items():
         column = np.asarray(answers[name])

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import logging
 import pathlib
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,12 +11,10 @@ import onnx
 import pytest
 import tokenizers
 
-from official_bert.commands import EXPORT
-from official_bert.errors import UserError
+from official_bert import commands, errors
 from official_bert.export import formats, litert, verification
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, SAVED_MODEL, ExportOptions
-from official_bert.inference import exports, reference_answers
-from official_bert.inference.onnx_model import OnnxPredictor
+from official_bert.inference import exports, onnx_model, reference_answers
 from official_bert.kinds import names
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.tokenization.casing import UNCASED
@@ -64,7 +61,7 @@ def test_several_formats_are_written_to_a_subfolder_each(options: ExportOptions)
 
 
 def test_failing_format_removes_the_others(options: ExportOptions, monkeypatch: pytest.MonkeyPatch):
-    def fail(source: Any, folder: str, options: ExportOptions) -> None:
+    def fail(source: object, folder: str, options: ExportOptions) -> None:
         pathlib.Path(folder, exports.ONNX_FILE).touch()
         raise OSError(28, "full")
 
@@ -108,15 +105,15 @@ def test_models_that_cannot_be_exported_are_rejected_before_writing(kind, settin
 
 def test_a_flag_may_apply_to_one_of_several_formats():
     given = ["--format=saved_model,onnx,litert", "--quantization=dynamic_int8", "--for_serving=2.19", "--version=3"]
-    (options,) = EXPORT.parse(["--model_dir=m", "--export_dir=e", *given])
+    (options,) = commands.EXPORT.parse(["--model_dir=m", "--export_dir=e", *given])
     assert options.format == [SAVED_MODEL, ONNX, LITERT]
 
 
 @pytest.mark.parametrize("format_name", [ONNX, LITERT])
 def test_a_model_that_loses_too_much_is_not_written(format_name: str, tmp_path: pathlib.Path, monkeypatch, capsys):
     source = make_source(names.CLASSIFICATION, thresholds=[0.0, 0.0, 0.72])
-    compute = OnnxPredictor.compute_outputs
-    monkeypatch.setattr(OnnxPredictor, "compute_outputs", lambda *given: [-each for each in compute(*given)])
+    compute = onnx_model.OnnxPredictor.compute_outputs
+    monkeypatch.setattr(onnx_model.OnnxPredictor, "compute_outputs", lambda *given: [-each for each in compute(*given)])
     monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
     monkeypatch.setattr(litert, "load", lambda path: lambda features: {"logits": -source.model(features).numpy()})
     right = answer_in_python(source, {"text": ROWS})["label"].tolist()
@@ -166,7 +163,7 @@ def test_a_program_can_tokenize_and_decode_with_the_files(monkeypatch: pytest.Mo
     # Without quantization, answers must be equal, too.
     none = reference_answers.ReferenceAnswers({}, {}, (), [], 0.0)
     monkeypatch.setattr(verification, "record_answers", mock.Mock(return_value=none))
-    monkeypatch.setattr(verification, "check_answers", mock.Mock(side_effect=UserError("different")))
+    monkeypatch.setattr(verification, "check_answers", mock.Mock(side_effect=errors.UserError("different")))
     assert_rejected("different", litert.write, source, str(tmp_path), ExportOptions("", "", [LITERT], eval_file="a"))
 
 

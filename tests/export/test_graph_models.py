@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,7 @@ import tensorflow as tf
 
 from official_bert.export.graph_models import TOP_K, build_graph_model, choose_candidates
 from official_bert.inference import exports
-from official_bert.kinds import graph_model, names
-from official_bert.kinds.graph_inputs import span_texts, truncate
-from official_bert.kinds.graph_model import GraphModel
+from official_bert.kinds import graph_inputs, graph_model, names
 from tests.conftest import WORDS, slow_after
 from tests.export import exported_models as samples
 from tests.export.exported_models import SETTINGS, TEXTS, TEXTS_FOR, answer_in_python, make_source
@@ -32,12 +29,12 @@ JOINED = ["the cat ||| sat ||| on the mat", "a ||| ", " ||| a", "a\n ||| the cat
 TEXT_PAIRS = {"text": [*TEXTS, *JOINED]}
 
 
-def exported(kind: str, **changes: Any) -> GraphModel:
+def exported(kind: str, **changes: Any) -> Any:
     """Returns the functions that the model exports for a kind."""
     return build_graph_model(make_source(kind, **changes))
 
 
-def run(function: Any, texts: Mapping[str, Any]) -> dict[str, Any]:
+def run(function: Any, texts: dict[str, Any]) -> dict[str, Any]:
     results = function(**{name: tf.constant(each) for name, each in texts.items()})
     return {name: value.numpy() for name, value in results.items()}
 
@@ -107,11 +104,11 @@ def test_score_difference_equal_to_the_threshold_gives_an_answer(monkeypatch: py
 def test_pairs_are_truncated_one_token_at_a_time():
     lengths = list(itertools.product(range(14), repeat=2))
     texts = [
-        span_texts(tf.RaggedTensor.from_row_lengths(tf.zeros([sum(column)], tf.int32), list(column)))
+        graph_inputs.span_texts(tf.RaggedTensor.from_row_lengths(tf.zeros([sum(column)], tf.int32), list(column)))
         for column in zip(*lengths, strict=True)
     ]
     for room in (5, 6, 11):
-        first, second = truncate(*texts, room + 3)
+        first, second = graph_inputs.truncate(*texts, room + 3)
         for (a, b), *kept in zip(lengths, first.lengths.numpy(), second.lengths.numpy(), strict=True):
             while a + b > room + (not b):  # a text without tokens has no [SEP]
                 a, b = (a - 1, b) if a > b else (a, b - 1)

@@ -16,8 +16,7 @@ import tokenizers
 
 from official_bert.export import onnx_graph
 from official_bert.export.options import ONNX
-from official_bert.inference import backends, exports
-from official_bert.inference.onnx_model import OnnxPredictor
+from official_bert.inference import backends, exports, onnx_model
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
 from official_bert.modeling.encoder import build_encoder
@@ -31,7 +30,7 @@ from tests.make import VOCAB, add_attention_weight, assert_mentions, assert_reje
 
 
 def test_answers_have_the_types_of_saved_models(export_kind):
-    model = OnnxPredictor(export_kind(CLASSIFICATION, ONNX), threads=1, num_workers=2)
+    model = onnx_model.OnnxPredictor(export_kind(CLASSIFICATION, ONNX), threads=1, num_workers=2)
     answers = model.run(exports.to_columns({"text": samples.TEXTS * 40}))
     assert answers["label"].dtype == object
     assert set(answers["label"].tolist()) <= {*samples.LABELS, ""}
@@ -113,7 +112,7 @@ def test_added_tokens_and_accents_are_kept(tmp_path: pathlib.Path):
     texts = ["the [E1] cat", "<USER>sat on the[E1].", "[e1] cat", "SÜN", "SUN"]
     assert source.tokenizer.tokenize(texts[1]) == ["<user>", "sat", "on", "the", "[E1]", "."]
     assert source.tokenizer.tokenize(texts[3]) == ["sün"]
-    model, expected = OnnxPredictor(folder), samples.answer_in_python(source, {"text": texts})
+    model, expected = onnx_model.OnnxPredictor(folder), samples.answer_in_python(source, {"text": texts})
     samples.assert_answers(model.run(exports.to_columns({"text": texts})), expected)
     assert model.metadata["strip_accents"] is False
     theirs = tokenizers.Tokenizer.from_file(f"{folder}/assets/tokenizer.json")
@@ -129,12 +128,12 @@ def test_damage_is_reported_in_one_line(export_kind, tmp_path: pathlib.Path):
     graph.write_bytes(whole[: len(whole) // 2])
     assert_rejected((graph, path / "checksums.json"), backends.load_predictor, str(path))
     (path / "checksums.json").unlink()
-    assert_rejected((graph, "INVALID_PROTOBUF"), OnnxPredictor, str(path))
+    assert_rejected((graph, "INVALID_PROTOBUF"), onnx_model.OnnxPredictor, str(path))
     graph.write_bytes(whole)
     graph.write_bytes(whole.replace(b"start_logits", b"other_logits"))
-    assert_rejected((graph, "other_logits", "question_answering", "start_logits"), OnnxPredictor, str(path))
+    assert_rejected((graph, "other_logits", "question_answering", "start_logits"), onnx_model.OnnxPredictor, str(path))
     metadata.write_text(json.dumps({"kind": "classification"}))
-    assert_rejected((metadata, "'task_spec'"), OnnxPredictor, str(path))
+    assert_rejected((metadata, "'task_spec'"), onnx_model.OnnxPredictor, str(path))
 
 
 def write_and_open(proto: Any, folder: pathlib.Path, quantized: bool) -> onnxruntime.InferenceSession:

@@ -16,18 +16,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints.formats import finetuned
-from official_bert.checkpoints.formats.all_formats import FORMATS
-from official_bert.export import operations, verification, warmup
-from official_bert.export.options import SAVED_MODEL
+from official_bert.checkpoints.formats import all_formats, finetuned
+from official_bert.export import operations, options, verification, warmup
 from official_bert.export.source import ExportSource, read_source
-from official_bert.export.verification import record_answers, synthetic_texts
 from official_bert.inference import backends, reference_answers
 from official_bert.inference import exports as layout
 from official_bert.inference.predictor import Signature, Tensor
-from official_bert.inference.reference_answers import ReferenceAnswers
-from official_bert.kinds import graph_inputs
-from official_bert.kinds.graph_model import GraphModel
+from official_bert.kinds import graph_inputs, graph_model
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.checkpoints.checkpoint_samples import sample
@@ -41,7 +36,7 @@ from tests.serving.serving_client import running
 @pytest.fixture(scope="module")
 def exported(export_kind) -> pathlib.Path:
     """The only version of an exported text classifier."""
-    return pathlib.Path(export_kind(CLASSIFICATION, SAVED_MODEL))
+    return pathlib.Path(export_kind(CLASSIFICATION, options.SAVED_MODEL))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +121,7 @@ def test_documented_python_clients_get_answers(exported: pathlib.Path, tmp_path:
 
 
 def test_a_failed_export_leaves_no_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(GraphModel, "signatures", lambda self: {})
+    monkeypatch.setattr(graph_model.GraphModel, "signatures", lambda self: {})
     monkeypatch.setattr(operations, "find_missing", lambda folder: {"2.19": ["Softmax"]})
     for release, name in (("2.19", "Softmax"), ("2.3", "2.19")):
         given = (make_source(CLASSIFICATION), tmp_path / "exports")
@@ -140,7 +135,7 @@ def test_a_separate_process_that_fails_is_reported(run_separate_process, tmp_pat
 
 
 def test_a_pretraining_run_is_exported_as_masked_lm_or_encoder(save_kind, tmp_path: pathlib.Path):
-    FORMATS["official_bert"].write(sample(tiny_config(causal_attention=True)), str(tmp_path))
+    all_formats.FORMATS["official_bert"].write(sample(tiny_config(causal_attention=True)), str(tmp_path))
     assert read_source(str(tmp_path)).kind == "encoder"
     source = read_source(save_kind(FILL_MASK))
     assert (source.kind, source.task_spec["max_seq_length"]) == ("fill_mask", 64)
@@ -193,7 +188,7 @@ def test_requests_are_written_as_tensorflow_serving_reads_them(tmp_path: pathlib
 
 LENGTH = 20
 EXPECTED = {"label": ["yes", "no"], "probability": [0.9, 0.5003], "starts": [[0, 4], []]}
-REFERENCE = ReferenceAnswers({"text": ["a", "b"]}, EXPECTED, ("label",), [0.8, 0.0006], 5e-4)
+REFERENCE = reference_answers.ReferenceAnswers({"text": ["a", "b"]}, EXPECTED, ("label",), [0.8, 0.0006], 5e-4)
 ANSWERED = {"label": "yes", "probability": 0.9001, "starts": [0, 4], "logits": [1.0]}
 ANSWERS = [ANSWERED, {"label": "yes", "probability": 0.5001, "starts": []}]
 TOKENIZER = FullTokenizer.from_vocab(VOCAB)
@@ -202,7 +197,7 @@ TOKENIZER = FullTokenizer.from_vocab(VOCAB)
 def make_texts(kind: str, **changes: Any) -> dict[str, list[Any]]:
     """Returns the synthetic texts for a model of a kind. This needs no weights."""
     task_spec = samples.make_task_spec(kind, **changes)
-    return synthetic_texts(ExportSource(keras.Model(), samples.CONFIG, TOKENIZER, "", kind, task_spec))
+    return verification.synthetic_texts(ExportSource(keras.Model(), samples.CONFIG, TOKENIZER, "", kind, task_spec))
 
 
 def lengths(texts: list[str]) -> list[int]:
@@ -286,7 +281,7 @@ def test_texts_of_an_evaluation_file_become_reference_inputs(tmp_path: pathlib.P
     texts, synthetic = reference_answers.read(path).texts["text"], make_texts(CLASSIFICATION)["text"]
     assert texts[: len(synthetic)] == synthetic
     assert texts[len(synthetic) :] == [f"the cat {number}" for number in range(0, 96, 3)]
-    assert_rejected("--eval_file=dev.csv", record_answers, make_source(ENCODER), "dev.csv")
+    assert_rejected("--eval_file=dev.csv", verification.record_answers, make_source(ENCODER), "dev.csv")
 
 
 def test_missing_operations_of_a_release_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):

@@ -12,7 +12,6 @@ A LayerNorm epsilon of 1e-6 instead of 1e-12 does not (6e-5); the comparison wit
 
 import collections
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from tests.golden.make_answers_and_losses import FOLDER
@@ -41,7 +40,7 @@ def assert_alike(actual: Any, expected: Any) -> None:
             assert abs(value - other) <= allowed, f"{path} is {other}; expected {value} +- {allowed:.2g}"
 
 
-def _leaves(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, Any]]:
+def _leaves(value: Any, path: str = "", key: str = "") -> Any:
     """Yields the path of each value that is neither a list nor an object, the last key in the path, and the value."""
     if isinstance(value, dict | list):
         for name, each in value.items() if isinstance(value, dict) else enumerate(value):

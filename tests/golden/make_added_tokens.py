@@ -7,7 +7,6 @@ import json
 import pathlib
 import string
 import tempfile
-from typing import Any
 
 PATH = pathlib.Path(__file__).with_name("added_tokens.json")
 
@@ -18,7 +17,7 @@ VOCABULARY = list(dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *
 
 CONTENTS = "[E1]|[E10]|<user>|<url>|[Brand New]|covid|GPU|Ünïx|中国|ab|bcd|user>x|@@|@@@|<user>+|<Σ>|world".split("|")
 SPECIAL, NOT_NORMALIZED = {"[E1]", "[E10]", "<url>", "GPU", "<Σ>"}, {"[E1]", "[E10]", "<url>", "GPU", "@@", "@@@"}
-ADDED: list[dict[str, Any]] = [
+ADDED: list[dict[str, object]] = [
     {"content": each, "special": each in SPECIAL, "normalized": each not in NOT_NORMALIZED} for each in CONTENTS
 ]
 ADDED[CONTENTS.index("<url>")] |= {"lstrip": True, "rstrip": True}

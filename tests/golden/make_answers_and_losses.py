@@ -33,8 +33,7 @@ import keras
 
 import official_bert
 from official_bert.commands import FINETUNE
-from official_bert.inference import batch_prediction
-from official_bert.inference.options import BatchPredictionOptions
+from official_bert.inference import batch_prediction, options
 
 FOLDER = pathlib.Path(__file__).resolve().with_name("answers_and_losses")
 FILES = ("fit.json", "finetune.json", "signatures.json")
@@ -188,7 +187,7 @@ def predict_with_export(case: Model, export: pathlib.Path, folder: pathlib.Path)
     rows = [dict(zip(case.columns, row, strict=True)) for row in zip(*columns, strict=True)]
     asked, answers = folder / "asked.jsonl", folder / "answers.jsonl"
     asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    batch_prediction.predict(BatchPredictionOptions(str(export), str(asked), str(answers)))
+    batch_prediction.predict(options.BatchPredictionOptions(str(export), str(asked), str(answers)))
     return _read_lines(answers)
 
 

@@ -13,7 +13,6 @@ import pathlib
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -254,7 +253,7 @@ def _keep_what_is_read(folder: pathlib.Path, expected: dict[str, Any]) -> None:
 
 
 # The functions that make the archives, and the packages that they were run with.
-LIBRARIES: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
+LIBRARIES: dict[str, tuple[Any, str]] = {
     "transformers": (make_transformers, "transformers 4.57.6, tf-keras 2.19.0, tensorflow 2.19.1"),
     "tensorflow_hub": (make_tensorflow_hub, "tf-models-official 2.19.1, tf-keras 2.19.0, tensorflow 2.19.1"),
     "keras_nlp_0.8": (make_keras_nlp, "keras-nlp 0.8.2, tf-keras 2.19.0, tensorflow 2.19.1"),

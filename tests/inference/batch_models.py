@@ -3,7 +3,6 @@
 import pathlib
 from typing import Any
 
-import pytest
 import tensorflow as tf
 
 from official_bert.inference import batch_prediction, exports
@@ -21,7 +20,7 @@ class Batches(tf.Module):
         return {"length": lengths, "longest": longest, "text": text, "is_truncated": lengths > 50}
 
 
-def interrupt_at_group(number: int, patch: pytest.MonkeyPatch) -> list[list[str]]:
+def interrupt_at_group(number: int, patch: Any) -> list[list[str]]:
     """Lets batch prediction stop, as by Ctrl-C, at a group of rows. Returns a list that receives each group's texts."""
     answer_rows, groups = batch_prediction.answer_rows, list[list[str]]()
 

@@ -8,10 +8,8 @@ import pytest
 import tensorflow as tf
 
 from official_bert.export import separate_process
-from official_bert.inference import exports, reference_answers
+from official_bert.inference import exports, predictor, reference_answers, saved_model
 from official_bert.inference.keras_model import KerasRunner, compute_outputs
-from official_bert.inference.predictor import PARALLEL_BATCHES
-from official_bert.inference.saved_model import SavedModelPredictor, load_saved_model
 from official_bert.kinds.features import concatenate_rows, gather_rows
 from official_bert.utils import files
 from tests.inference.batch_models import export_batches
@@ -46,7 +44,7 @@ def test_export_is_loaded_from_a_path_that_tensorflow_does_not_open(name: str, t
     if files.is_remote(name):
         fsspec.filesystem("memory").put(export_batches(tmp_path), name, recursive=True)
     folder = name if files.is_remote(name) else export_batches(tmp_path / name)
-    assert load_saved_model(folder).signatures
+    assert saved_model.load_saved_model(folder).signatures
     alone, together = separate_process.answer_without_package(folder, [{"text": "a"}, {"text": "bç中"}])
     assert [row["text"] for row in (*alone, *together)] == ["a", "bç中", "a", "bç中"]
 
@@ -56,26 +54,26 @@ def test_model_of_another_tool_needs_no_signature_with_a_usual_name(tmp_path: pa
     module.double = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None], tf.int32, "x")])
     module.bytes = tf.function(lambda x: {"y": tf.fill(tf.shape(x), b"a\xff")}, [tf.TensorSpec(None, tf.int32, "x")])
     tf.saved_model.save(module, str(tmp_path), signatures={"double": module.double, "bytes": module.bytes})
-    model = SavedModelPredictor(str(tmp_path))
+    model = saved_model.SavedModelPredictor(str(tmp_path))
     reference_answers.check_answers(str(tmp_path), model)
     assert model.call("double", {"x": np.array([1, 2])})["y"].tolist() == [2, 4]
     assert list(model.signatures) == ["bytes", "double"]
     assert model.signatures["bytes"].inputs["x"].shape is None
     assert model.call("bytes", {"x": np.array([1])})["y"].tolist() == ["a\ufffd"]
-    assert model.parallel_batches == PARALLEL_BATCHES
+    assert model.parallel_batches == predictor.PARALLEL_BATCHES
     assert not model.supports_batching("double")  # padding may change its answers
 
 
 def test_truncated_fingerprint_is_rejected_without_a_traceback(tmp_path: pathlib.Path, capfd):
     tf.saved_model.save(tf.Module(), str(tmp_path))
     path = tmp_path / "fingerprint.pb"
-    assert load_saved_model(str(tmp_path))
-    assert_rejected(tmp_path, SavedModelPredictor, str(tmp_path))  # has no signatures
+    assert saved_model.load_saved_model(str(tmp_path))
+    assert_rejected(tmp_path, saved_model.SavedModelPredictor, str(tmp_path))  # has no signatures
     path.write_bytes(path.read_bytes()[:7])
-    assert_rejected(path, load_saved_model, str(tmp_path))
+    assert_rejected(path, saved_model.load_saved_model, str(tmp_path))
     assert "Traceback" not in capfd.readouterr().err
     path.unlink()  # TensorFlow also loads old exports without a fingerprint
-    assert load_saved_model(str(tmp_path))
+    assert saved_model.load_saved_model(str(tmp_path))
 
 
 def test_rows_are_split_without_padding_and_joined_with_it():

@@ -5,7 +5,6 @@ import pathlib
 from typing import Any
 from unittest import mock
 
-import keras
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -13,10 +12,9 @@ import pytest
 import official_bert
 from official_bert.checkpoints.loading import ModelAndTokenizer
 from official_bert.commands import FEATURES
-from official_bert.inference import feature_extraction, feature_extractor, on_dask, vector_files
+from official_bert.inference import feature_extraction, feature_extractor, on_dask, shards, vector_files
 from official_bert.inference.feature_extractor import FeatureExtractor, TextVectors
 from official_bert.inference.options import FeatureOptions
-from official_bert.inference.shards import Shard
 from official_bert.kinds.names import ENCODER
 from official_bert.modeling.encoder import build_encoder
 from official_bert.runs.locks import lock_file
@@ -53,7 +51,7 @@ def extract(pooling: str = "none") -> list[TextVectors]:
 
 
 @functools.cache
-def build_every_layer() -> keras.Model:
+def build_every_layer() -> Any:
     every = build_encoder(CONFIG, return_all_layers=True)
     every.set_weights(LOADED().model.get_weights())
     return every
@@ -147,7 +145,7 @@ def test_rows_of_shards_are_counted_without_notes(tmp_path: pathlib.Path, monkey
         flags = {"layers": ["-1", "1"], "batch_size": 1, "is_split_into_words": is_split_into_words}
         options = FeatureOptions("model", path, f"{path}.npy", **flags)
         with lock_file(options.output_file, "output_file"):  # each shard locks only its own file
-            assert "the vectors of 2 texts" in feature_extraction.write_vectors(options, Shard(1, 2))
+            assert "the vectors of 2 texts" in feature_extraction.write_vectors(options, shards.Shard(1, 2))
     assert capsys.readouterr().out.count("does not use: other\n") == 1
     missing = FeatureOptions("model", f"{tmp_path}/*.csv", f"{tmp_path}/out.npy")
     assert_rejected((missing.input_file, "--dask"), feature_extraction.write_vectors, missing)

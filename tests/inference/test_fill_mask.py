@@ -7,14 +7,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import loading
-from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM
+from official_bert.checkpoints import checkpoint, loading, tensors
 from official_bert.checkpoints.formats.all_formats import FORMATS
-from official_bert.checkpoints.loading import ModelAndTokenizer
-from official_bert.checkpoints.tensors import keep_parts
-from official_bert.inference import exports
+from official_bert.inference import exports, options
 from official_bert.inference.fill_mask import fill_mask, fill_masks, make_predictor, print_candidates
-from official_bert.inference.options import FillMaskOptions
 from official_bert.kinds.names import FILL_MASK
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
@@ -23,12 +19,12 @@ from tests.make import VOCAB, assert_rejected, tiny_config, write_run, write_voc
 
 
 @functools.cache
-def load_model() -> ModelAndTokenizer:
+def load_model() -> loading.ModelAndTokenizer:
     """Returns a model that answers mostly "cat" and "dog" to every input."""
     model = build_pretraining_model(tiny_config(), seed=0)
     bias = next(variable for variable in model.variables if variable.path == "masked_lm_output/bias")
     bias.assign([{"cat": 5.0, "dog": 4.0}.get(word, 0.0) for word in WORDS])
-    return ModelAndTokenizer(model, tiny_config(), FullTokenizer.from_vocab(VOCAB))
+    return loading.ModelAndTokenizer(model, tiny_config(), FullTokenizer.from_vocab(VOCAB))
 
 
 @pytest.fixture
@@ -58,7 +54,7 @@ def test_vocabulary_may_have_equal_lines(tmp_path: pathlib.Path):
 
 
 def test_masks_are_filled_without_pooler_and_next_sentence_head(model_dir: str, tmp_path, capsys):
-    masked_lm = keep_parts(loading.open_model(model_dir), {ENCODER, MASKED_LM}, "")
+    masked_lm = tensors.keep_parts(loading.open_model(model_dir), {checkpoint.ENCODER, checkpoint.MASKED_LM}, "")
     (tmp_path / "masked_lm").mkdir()
     FORMATS["hugging_face"].write(masked_lm, str(tmp_path / "masked_lm"))
     loaded = loading.load_pretraining_model(str(tmp_path / "masked_lm"))
@@ -82,19 +78,19 @@ def test_invalid_text_or_top_k_is_rejected(text: str, top_k: int, names: tuple):
 
 
 def test_an_encoder_is_rejected(model_dir: str):
-    assert_rejected("[MASK]", print_candidates, FillMaskOptions(model_dir), [])
+    assert_rejected("[MASK]", print_candidates, options.FillMaskOptions(model_dir), [])
     assert_rejected("load_pretraining_model", fill_mask, loading.load(model_dir), "the [MASK]")
 
 
 def test_command_prints_json_or_percentages(save_kind, capsys: pytest.CaptureFixture[str]):
     model_dir, texts = save_kind(FILL_MASK), ["the [MASK] ran .", "[MASK] [MASK]"]
-    print_candidates(FillMaskOptions(model_dir, top_k=2, json=True), texts)
+    print_candidates(options.FillMaskOptions(model_dir, top_k=2, json=True), texts)
     loaded = loading.load_pretraining_model(model_dir)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         {"text": text, "masks": [[dataclasses.asdict(each) for each in mask] for mask in masks]}
         for text, masks in zip(texts, fill_masks(loaded, texts, 2), strict=True)
     ]
-    print_candidates(FillMaskOptions(model_dir, top_k=len(WORDS)), ["the [MASK]"])
+    print_candidates(options.FillMaskOptions(model_dir, top_k=len(WORDS)), ["the [MASK]"])
     text, *lines, empty = capsys.readouterr().out.splitlines()
     assert (text, empty) == ("the [MASK]", "")
     probabilities, tokens = zip(*(line.split(" %  ") for line in lines), strict=True)

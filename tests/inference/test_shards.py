@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, run_pyt
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
 
 
-def write_texts(folder: pathlib.Path, texts: Sequence[str] = TEXTS) -> None:
+def write_texts(folder: pathlib.Path, texts: list[str] = TEXTS) -> None:
     """Writes texts to all.jsonl, and to three files of different sizes, part0.jsonl to part2.jsonl."""
     for name, some in (("all", texts), ("part0", texts[:9]), ("part1", texts[9:11]), ("part2", texts[11:])):
         write_rows(folder / f"{name}.jsonl", ({"text": text} for text in some))
@@ -182,7 +181,7 @@ ADDRESS = "tcp://127.0.0.1:8786"
 
 
 @pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def one_process(monkeypatch: pytest.MonkeyPatch):
     """A cluster that runs every task twice in this process."""
     monkeypatch.setattr(dask_cluster, "Cluster", dask_clusters.OneProcess)
     yield

@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import pathlib
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +15,7 @@ from official_bert.checkpoints import checksums
 from official_bert.inference import exports
 
 
-def _specs(function: Callable[..., Any]) -> list[tf.TensorSpec]:
+def _specs(function: Any) -> list[tf.TensorSpec]:
     """Returns the specs of a signature: its inputs are the parameters of the function."""
     ids = ("input_ids", "input_mask", "segment_ids")
     specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ids}
@@ -29,9 +28,9 @@ def write(
     folder: pathlib.Path,
     version: int,
     kind: str,
-    serving_default: Callable[..., Any],
-    labels: Sequence[str] | None = None,
-    **functions: Callable[..., Any],
+    serving_default: Any,
+    labels: Any = None,
+    **functions: Any,
 ) -> pathlib.Path:
     """Writes FOLDER/<version> atomically in the layout of an export, with checksums, and returns it."""
     module = tf.Module()

@@ -9,10 +9,8 @@ import pathlib
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from official_bert.serving.access import Access
-from official_bert.serving.json_api import RequestError
+from official_bert.serving import access, json_api, server
 from official_bert.serving.options import TOKEN_VARIABLE, ServingOptions
-from official_bert.serving.server import Server
 from tests.make import assert_rejected, write_text
 from tests.serving.serving_client import Client, eventually, running
 
@@ -61,7 +59,7 @@ def test_a_token_file_that_others_can_read_causes_a_warning(mode, warned, export
     token = write_text(tmp_path / "token", "s3cret")
     os.chmod(token, mode)
     with caplog.at_level(logging.WARNING, "official_bert.serving"):
-        Server(ServingOptions([f"size={exports / 'size'}"], token_file=token))
+        server.Server(ServingOptions([f"size={exports / 'size'}"], token_file=token))
     assert ("other users can read the token; prevent it with chmod 600" in caplog.messages) == warned
 
 
@@ -126,8 +124,8 @@ def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch):
     wrong = ("Basic s3cret", "Bearer S3cret", "Bearer s3cre", "Bearer " + "s3cret" * 1000, "")
     for sent in ("Bearer s3cret", "bearer s3cret", *wrong):
         request = make_mocked_request("GET", "/v1/models", {"Authorization": sent})
-        with pytest.raises(RequestError, match="Bearer") if sent in wrong else contextlib.nullcontext():
-            Access(Token("s3cret"), []).check(request)
+        with pytest.raises(json_api.RequestError, match="Bearer") if sent in wrong else contextlib.nullcontext():
+            access.Access(Token("s3cret"), []).check(request)
     assert compared == [(32, 32)] * 7  # every byte is compared, whatever was sent
 
 

@@ -6,21 +6,15 @@ import itertools
 import pathlib
 import threading
 import types
-from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from official_bert.inference import exports, predictor
-from official_bert.inference.exports import Columns
 from official_bert.inference.saved_model import SavedModelPredictor
-from official_bert.kinds.features import Features
 from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec
-from official_bert.serving import batching
-from official_bert.serving.batching import Batcher, Pools
-from official_bert.serving.json_api import RequestError
-from official_bert.serving.metrics import Metrics
+from official_bert.serving import batching, json_api, metrics
 from official_bert.serving.options import ServingOptions
 from official_bert.tokenization.exact import FullTokenizer
 from tests.make import VOCAB, assert_mentions
@@ -41,20 +35,20 @@ class Model(predictor.Predictor):
         self.opened = threading.Event()
         self.opened.set()
 
-    def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
+    def run(self, columns: Any, batch_size: int | None = None) -> Any:
         return {"value": np.array([1000.0 + len(text) for text in columns["text"]])}
 
-    def preprocess(self, signature: str, columns: Columns) -> list[predictor.PreprocessedTexts]:
+    def preprocess(self, signature: str, columns: Any) -> list[predictor.PreprocessedTexts]:
         tokens = predictor.bound_tokens(columns, predictor.count_row_bytes(columns), 10_000)
         return predictor.split_texts(signature, columns, tokens)
 
-    def compute(self, some_rows: Sequence[predictor.Row]) -> list[Any]:
+    def compute(self, some_rows: Any) -> list[Any]:
         columns = exports.join_rows([texts.content for texts, _ in some_rows])
         self.batches.append(sorted(map(len, columns["text"])))
         self.threads.append(threading.current_thread())
         assert self.opened.wait(60)
         if self.refuses and 1 in self.batches[-1]:
-            raise RequestError(400, "refused")
+            raise json_api.RequestError(400, "refused")
         return exports.split_rows(self.run(columns))
 
 
@@ -63,31 +57,31 @@ def model() -> Model:
     return Model()
 
 
-async def ask(batcher: Batcher, *lengths: int) -> list[float]:
+async def ask(batcher: batching.Batcher, *lengths: int) -> list[float]:
     """Sends one request with texts of these lengths, and returns the answers."""
     answers = await batcher.predict("serving_default", {"text": np.array(["x" * each for each in lengths], object)})
     return answers["value"].tolist()
 
 
 @pytest.fixture
-def make_batcher(model: Model) -> Iterator[Callable[..., Batcher]]:
+def make_batcher(model: Model):
     """Returns a function that makes a batcher, which computes one batch at a time."""
-    pools = Pools()
+    pools = batching.Pools()
     options = {"model": ["m=/m"], "max_wait_ms": 0.0}
-    yield lambda **changes: Batcher(model, "m", pools, ServingOptions(**options | changes), Metrics())
+    yield lambda **changes: batching.Batcher(model, "m", pools, ServingOptions(**options | changes), metrics.Metrics())
     pools.shut_down()
 
 
-async def catch_refusal(status: int, names: tuple[object, ...], answers: Awaitable[Any]) -> RequestError:
+async def catch_refusal(status: int, names: tuple[object, ...], answers: Any) -> json_api.RequestError:
     """Returns the error of a request, which has a status and mentions each name."""
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(json_api.RequestError) as caught:
         await answers
     assert caught.value.status == status
     assert_mentions(caught.value.message, *names)
     return caught.value
 
 
-async def start(batcher: Batcher, *requests: Sequence[int]) -> list[asyncio.Task[list[float]]]:
+async def start(batcher: batching.Batcher, *requests: list[int]) -> list[asyncio.Task[list[float]]]:
     """Sends requests that arrive together, and waits until the first batch is being computed."""
     tasks = [asyncio.create_task(ask(batcher, *lengths)) for lengths in requests]
     await asyncio.sleep(0)
@@ -197,7 +191,7 @@ async def test_a_rejected_text_does_not_affect_its_batch(model: Model, make_batc
     model.refuses = True
     asked = await start(make_batcher(), [3], [1], [2])
     three, one, two = await asyncio.gather(*asked, return_exceptions=True)
-    assert (three, two, type(one)) == ([1003.0], [1002.0], RequestError)
+    assert (three, two, type(one)) == ([1003.0], [1002.0], json_api.RequestError)
 
 
 async def test_a_failure_of_the_model_is_reported_as_the_servers(model: Model, monkeypatch, caplog, make_batcher):
@@ -256,7 +250,7 @@ class Lengths(predictor.SpecPredictor):
 
     quick_bytes = 0
 
-    def compute_outputs(self, features: Features, batch_size: int | None = None) -> Any:
+    def compute_outputs(self, features: Any, batch_size: int | None = None) -> Any:
         return list((features.splits[1:] - features.splits[:-1]).reshape(-1, features.choices).astype(np.float32))
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from official_bert.inference.predictor import Signature, Tensor
 from official_bert.serving import json_api
-from official_bert.serving.json_api import PredictRequest, RequestError, parse, render
 from official_bert.serving.options import ServingOptions
 from tests.make import assert_mentions
 
@@ -17,17 +16,17 @@ OPTIONS = ServingOptions(["m=/m"], max_instances=8, max_text_bytes=1000)
 TEXT = Tensor("string", (None,))
 ENDINGS = {"prompt": TEXT, "endings": Tensor("string", (None, 4))}
 CLASSIFIER = {"kind": "classification"}
-ROWS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=True)
+ROWS = json_api.PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=True)
 
 
-def read(request: Any, inputs: Any, metadata: Any, options: ServingOptions = OPTIONS) -> PredictRequest:
+def read(request: Any, inputs: Any, metadata: Any, options: ServingOptions = OPTIONS) -> json_api.PredictRequest:
     """Parses a request to a signature with these inputs."""
-    return parse(json.dumps(request).encode(), {"serving_default": Signature(inputs, {})}, options, metadata)
+    return json_api.parse(json.dumps(request).encode(), {"serving_default": Signature(inputs, {})}, options, metadata)
 
 
 def assert_refused(names: list, function: Any, *arguments: Any) -> None:
     """Checks that a call raises a RequestError that mentions each name."""
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(json_api.RequestError) as caught:
         function(*arguments)
     assert_mentions(caught.value.message, *names)
 
@@ -97,7 +96,7 @@ def test_inputs_of_another_type_or_shape_are_rejected_and_lists_may_be_empty():
 def test_arrays_of_any_type_are_rendered():
     x, y, z = np.array([0.5, 2], np.float16), np.array([[1], [2]], np.uint8)[:, ::-1], np.array([0.1, 1e99])
     predictions = [{"x": 0.5, "y": [1], "z": 0.1}, {"x": 2.0, "y": [2], "z": 1e99}]
-    assert json.loads(render({"x": x, "y": y, "z": z}, ROWS)) == {"predictions": predictions}
+    assert json.loads(json_api.render({"x": x, "y": y, "z": z}, ROWS)) == {"predictions": predictions}
 
 
 def read_pair(request: dict, table: dict) -> tuple[list[str], list[str]]:
@@ -161,6 +160,6 @@ def test_a_signature_without_rows_is_rejected():
 
 def test_only_row_requests_need_one_output_per_instance():
     outputs = {"tokens": np.array([1, 2, 3])}
-    assert json.loads(render(outputs, dataclasses.replace(ROWS, in_rows=False))) == {"outputs": [1, 2, 3]}
-    assert_refused(["m", "tokens", [3], 2, '{"inputs": ...}'], render, outputs, ROWS)
-    assert json.loads(render({"tokens": np.array([1, 2])}, ROWS)) == {"predictions": [1, 2]}
+    assert json.loads(json_api.render(outputs, dataclasses.replace(ROWS, in_rows=False))) == {"outputs": [1, 2, 3]}
+    assert_refused(["m", "tokens", [3], 2, '{"inputs": ...}'], json_api.render, outputs, ROWS)
+    assert json.loads(json_api.render({"tokens": np.array([1, 2])}, ROWS)) == {"predictions": [1, 2]}

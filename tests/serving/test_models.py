@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints.checksums import CHECKSUM_FILE
-from official_bert.serving import models
-from official_bert.serving.batching import Pools
-from official_bert.serving.metrics import Metrics
-from official_bert.serving.models import Model
+from official_bert.serving import batching, metrics, models
 from official_bert.serving.options import ServingOptions
 from tests.make import assert_rejected, write_text
 from tests.serving import served_models
@@ -83,22 +80,22 @@ def test_a_damaged_version_is_skipped_until_it_is_complete(tmp_path: pathlib.Pat
 @pytest.fixture
 def watched(tmp_path: pathlib.Path):
     """A model whose versions are in tmp_path / "served", not loaded yet."""
-    pools = Pools()
-    yield Model("size", str(tmp_path / "served"), pools, ServingOptions(model=["a=b"]), Metrics())
+    pools = batching.Pools()
+    yield models.Model("size", str(tmp_path / "served"), pools, ServingOptions(model=["a=b"]), metrics.Metrics())
     pools.shut_down()
 
 
-def kinds_and_states(model: Model) -> list[tuple[str, str]]:
+def kinds_and_states(model: models.Model) -> list[tuple[str, str]]:
     return [(each.model.kind if hasattr(each, "model") else "", each.state) for each in model.versions.values()]
 
 
-def refresh(model: Model, times: int = 1) -> None:
+def refresh(model: models.Model, times: int = 1) -> None:
     for _ in range(times):
         asyncio.run(model.refresh())
 
 
 @pytest.mark.parametrize("rounds", [1, 3])  # number of refreshes with an incomplete copy
-def test_a_partially_copied_export_is_loaded_again_when_it_is_complete(watched: Model, tmp_path, rounds: int):
+def test_a_partially_copied_export_is_loaded_again_when_it_is_complete(watched: models.Model, tmp_path, rounds: int):
     whole, served = served_models.versioned(tmp_path, 2), tmp_path / "served" / "2"
     shutil.copytree(whole, served, ignore=shutil.ignore_patterns("assets.extra", CHECKSUM_FILE))
     refresh(watched, rounds)
@@ -110,7 +107,7 @@ def test_a_partially_copied_export_is_loaded_again_when_it_is_complete(watched: 
     assert kinds_and_states(watched) == [("regression", "AVAILABLE")]
 
 
-def test_a_complete_export_is_loaded_immediately_and_only_once(watched: Model, tmp_path: pathlib.Path):
+def test_a_complete_export_is_loaded_immediately_and_only_once(watched: models.Model, tmp_path: pathlib.Path):
     folder = served_models.versioned(tmp_path / "served", 2)
     refresh(watched)
     (loaded,) = watched.available
@@ -120,7 +117,7 @@ def test_a_complete_export_is_loaded_immediately_and_only_once(watched: Model, t
     assert kinds_and_states(watched) == [("regression", "AVAILABLE")]
 
 
-def test_a_model_of_another_tool_is_loaded_once_it_stops_changing(watched: Model, tmp_path: pathlib.Path):
+def test_a_model_of_another_tool_is_loaded_once_it_stops_changing(watched: models.Model, tmp_path: pathlib.Path):
     folder = served_models.versioned(tmp_path / "served", 2)
     (folder / CHECKSUM_FILE).unlink()
     (index,) = (folder / "variables").glob("*.index")

@@ -8,7 +8,6 @@ import pathlib
 import shutil
 import sys
 import threading
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -19,9 +18,8 @@ from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import backends, exports, reference_answers
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds.names import DEFAULT_SIGNATURE, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
-from official_bert.serving import batching
+from official_bert.serving import batching, metrics
 from official_bert.serving.check_export import check
-from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions, ServingOptions
 from tests.conftest import ROOT
@@ -242,10 +240,10 @@ def test_check_export_sends_the_token(exported: pathlib.Path, other: pathlib.Pat
 def test_a_new_version_with_different_answers_does_not_replace_the_old_one(exported, other, tmp_path: pathlib.Path):
     (other / "1").rename(tmp_path / "2")
     shutil.copytree(exported / "1", other / "1")
-    models = Models(ServingOptions([f"m={other}"], threads=3), Metrics())
+    models = Models(ServingOptions([f"m={other}"], threads=3), metrics.Metrics())
     asyncio.run(models["m"].refresh())
-    loaded: Any = models["m"].available[0].model
-    assert loaded._session.get_session_options().intra_op_num_threads == 3
+    session = vars(models["m"].available[0].model)["_session"]
+    assert session.get_session_options().intra_op_num_threads == 3
     (tmp_path / "2").rename(other / "2")
     for _ in range(2):  # an export without checksums is loaded after two unchanged refreshes
         asyncio.run(models["m"].refresh())

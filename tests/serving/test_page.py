@@ -6,7 +6,6 @@ import pathlib
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def url(exports: pathlib.Path):
 
 
 @contextlib.contextmanager
-def opened(browser, url: str, ready: str = "#model option", **settings: Any) -> Iterator[Any]:
+def opened(browser, url: str, ready: str = "#model option", **settings: Any):
     """Opens the page and waits for an element. Any message on the browser's console is a failure."""
     with browser.new_context(permissions=["clipboard-read", "clipboard-write"], **settings) as context:
         context.set_default_timeout(120_000)

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -82,7 +81,7 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @contextlib.contextmanager
-def logged() -> Iterator[io.StringIO]:
+def logged():
     """Yields what the server writes to stderr while the block runs."""
     loggers = map(logging.getLogger, ("official_bert.serving", "aiohttp", "asyncio"))
     with pytest.MonkeyPatch.context() as patch:
@@ -94,7 +93,7 @@ def logged() -> Iterator[io.StringIO]:
 
 
 @pytest.fixture(scope="module")
-def client(exports: pathlib.Path) -> Iterator[Client]:
+def client(exports: pathlib.Path):
     with running({"length": exports / "length"}) as (_, client):
         yield client
 
