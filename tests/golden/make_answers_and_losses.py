@@ -372,6 +372,11 @@ def make(file: str) -> dict[str, Any]:
         return {name: finetune(name, folder / "runs" / name) for name in RUNS}
 
 
+def read(file: str) -> Any:
+    """Returns the content of a stored file."""
+    return json.loads((FOLDER / file).read_text(encoding="utf-8"))
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for file in sys.argv[1:] or FILES:
