@@ -1,7 +1,6 @@
 import dataclasses
 import errno
 import json
-import lzma
 import os
 import pathlib
 import shutil
@@ -48,10 +47,9 @@ def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.
     answers = read_answers(tmp_path / "out.jsonl")
     assert told.startswith("Wrote 100 answers to ")
     assert told.endswith(f"max_seq_length of 50 tokens: {sum(len(text) > 50 for text in texts)}")
-    assert [
-        {"longest": answer["longest"], "id": number, "length": len(text), "text": text, "is_truncated": len(text) > 50}
-        for number, (text, answer) in enumerate(zip(texts, answers, strict=True))
-    ] == answers
+    for number, (text, answer) in enumerate(zip(texts, answers, strict=True)):
+        assert answer.pop("longest") >= len(text)
+        assert answer == {"id": number, "length": len(text), "text": text, "is_truncated": len(text) > 50}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
     assert "exists" not in capsys.readouterr().out
     assert run(export_dir, tmp_path, "in.jsonl", batch_size=3) == told
@@ -112,19 +110,16 @@ def test_run_is_not_resumed_if_something_changed(stopped: BatchPredictionOptions
     before = part.read_bytes()
     with lock_file(f"{tmp_path}/./out.jsonl", "output_file"):
         assert_rejected(("--output_file", tmp_path / "out.jsonl", "use"), predict, stopped)
-    for path, change, changed in (
-        (rows, lambda content: content.replace(b'"aaa"', b'"bbb"'), 4),  # the last one
-        (version / exports.METADATA_FILE, lambda content: content + b" ", "model_sha256"),
+    checksums.write(str(version), ["saved_model.pb"], {})
+    for path, old, new, *names in (
+        (rows, b'"aaa"', b'"bbb"', part, 4),  # the last one
+        (version / exports.METADATA_FILE, b"{", b"{ ", part, "model_sha256"),
+        (version / "saved_model.pb", b"text", b"test", version / "saved_model.pb", version / "checksums.json"),
     ):
         content = path.read_bytes()
-        path.write_bytes(change(content))
-        assert_rejected((part, changed), predict, stopped)
+        path.write_bytes(content.replace(old, new))
+        assert_rejected((*names,), predict, stopped)
         path.write_bytes(content)
-    checksums.write(str(version), ["saved_model.pb"], {})
-    graph = (version / "saved_model.pb").read_bytes()
-    (version / "saved_model.pb").write_bytes(graph + b"x")
-    assert_rejected((version / "saved_model.pb", version / "checksums.json"), predict, stopped)
-    (version / "saved_model.pb").write_bytes(graph)
     newest = version.rename(version.with_name("11"))
     assert_rejected((part, version, newest), predict, stopped)
     newest.rename(version)
@@ -193,7 +188,6 @@ def titled(trained: str) -> dict[str, str]:
     # Columns that are named like inputs.
     ("in.csv", ODD_NAMES, {"text_column": "title,text"}, [{"text": "one two"}]),
     ("in.csv", ODD_NAMES, {"text_column": "title", "text_pair_column": "text"}, [{"text": "one", "text_pair": "two"}]),
-    ("in.csv", ODD_NAMES, {"text_column": "text", "text_pair_column": "title"}, [{"text": "two", "text_pair": "one"}]),
     ("in.csv", ODD_NAMES, {"text_column": "title", "text_pair_column": "a,b"}, [{"text_pair": "three"}]),
     ("in.csv", "headline,body,text\na,b,see appendix\n", titled("headline,body"), [{"text": "a b"}]),
     ("in.csv", "text,title\nsee appendix,a\n", titled("title"), [{"text": "a"}]),
@@ -223,7 +217,6 @@ def test_rows_are_read_as_for_fine_tuning(name, content, table, expected, tmp_pa
     ("in.jsonl", '{"title": "a"}\n', TRAINED, 1, ["'body'", "'label'", "'title'"]),
     ("in.jsonl", '{"title": null, "body": null}\n', {"text_column": "title,body"}, 1, ["title", "null"]),
     ("in.csv", "headline,text\na,see appendix\n", titled("headline,body"), 2, ["headline, text", "headline, body"]),
-    ("in.csv", "Title,text\na,see appendix\n", titled("title"), 2, ["Title, text", "title"]),
     ("in.jsonl", '{"prompt": "who", "endings": ["a", null]}\n', {}, 1, ["endings[1]", "null"]),
     ("in.jsonl", '{"prompt": "who", "endings": "ab"}\n', {}, 1, ["endings", '"ab"']),
     ("in.jsonl", '{"prompt": "who", "endings": ["a", "b", "c"]}\n', {}, 1, ["endings", 3, 2]),
@@ -259,13 +252,10 @@ def test_notes_about_the_file_are_printed_once(export_dir: str, tmp_path: pathli
     assert "does not use: other\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("store", ["xz", "tfds", *stored_texts.STORED])
+@pytest.mark.parametrize("store", ["tfds", *stored_texts.STORED])
 def test_data_sets_are_answered_like_json_lines(store: str, export_dir: str, tmp_path: pathlib.Path, monkeypatch):
     texts = ["é" * (number * 7 % 40) + "\n中" for number in range(20)]
-    if store == "xz":
-        rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-        path = write_text(tmp_path / "in.jsonl.xz", lzma.compress(rows.encode()))
-    elif store == "tfds":
+    if store == "tfds":
         monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
         path = f"tfds:{stored_texts.prepare_tfds(tmp_path, texts)}"
     else:
@@ -300,11 +290,9 @@ def test_rows_that_are_only_refused_together_are_answered_separately():
 
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_constant_answers_cause_a_warning(is_constant: bool, export_dir: str, tmp_path, monkeypatch, capsys):
-    class Constant:
-        def run(self, columns: Any, batch_size: int) -> Any:
-            return {"label": np.array(["a" if is_constant or text == "0" else "b" for text in columns["text"]])}
-
-    monkeypatch.setattr(batch_prediction.Prediction, "load", lambda _, verify: Constant())
+    labels = np.array(["a"] + ["a" if is_constant else "b"] * 11)
+    model = mock.Mock(**{"run.return_value": {"label": labels}})
+    monkeypatch.setattr(batch_prediction.Prediction, "load", lambda _, verify: model)
     write_rows(tmp_path / "in.jsonl", ({"text": str(number)} for number in range(12)))
     run(export_dir, tmp_path, "in.jsonl")
     warning = f"warning: {tmp_path}/out.jsonl: all 12 answers are a: "

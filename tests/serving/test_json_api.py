@@ -127,7 +127,6 @@ def test_rows_may_have_the_columns_of_the_training_table():
     ({"inputs": {"title": ["a"], "body": ["b"]}}, ["inputs", "lacks claim", "text, text_pair"]),
     ({"inputs": {"title": "a", "body": "b"}}, ["inputs.title", "string", "list"]),
     ({"instances": [{"text": "a", "title": "b", "claim": "c"}]}, ["instances[0]", "text, title, claim", TRAINED]),
-    ({"instances": [{"text": "a", "claim": "c", "lang": "en"}]}, ["instances[0]", "text, claim, lang", TRAINED]),
     ({"instances": [{"title": 1, "body": "b", "claim": "c"}]}, ["instances[0]", "title", 1]),
     ({"inputs": {"title": ["a", "b"], "body": ["c"], "claim": ["d", "e"]}}, ["'title': 2", "'body': 1", "'claim': 2"]),
     ({"inputs": {"title": ["a", None], "body": ["c", None], "claim": ["e", "f"]}}, ["row 1", "title", "null"]),
