@@ -102,10 +102,8 @@ def make_transformers(folder: pathlib.Path) -> None:
             continue
         expected = {f"hidden_{number}": layer for number, layer in enumerate(outputs["hidden_states"][1:])}
         logits = {"masked_lm": "masked_lm_logits", "next_sentence": "next_sentence_logits"}.get(name, "logits")
-        names = {
-            "pooler_output": "pooled_output", "prediction_logits": "masked_lm_logits",
-            "seq_relationship_logits": "next_sentence_logits", "logits": logits,
-        }  # fmt: skip
+        names = {"pooler_output": "pooled_output", "prediction_logits": "masked_lm_logits", "logits": logits}
+        names["seq_relationship_logits"] = "next_sentence_logits"
         expected |= {ours: outputs[theirs] for theirs, ours in names.items() if theirs in outputs}
         if "start_logits" in outputs:
             expected["logits"] = np.stack([outputs["start_logits"], outputs["end_logits"]], axis=-1)
@@ -214,11 +212,8 @@ def make_keras_nlp(folder: pathlib.Path) -> None:
     """Writes a preset of the installed keras-nlp: a classifier from version 0.12 on, otherwise a backbone."""
     import keras_nlp
 
-    backbone = keras_nlp.models.BertBackbone(
-        vocabulary_size=SIZES["vocab_size"], num_layers=SIZES["num_hidden_layers"],
-        num_heads=SIZES["num_attention_heads"], hidden_dim=SIZES["hidden_size"],
-        intermediate_dim=SIZES["intermediate_size"], max_sequence_length=SIZES["max_position_embeddings"],
-    )  # fmt: skip
+    names = ["vocabulary_size", "hidden_dim", "num_layers", "num_heads", "intermediate_dim", "max_sequence_length"]
+    backbone = keras_nlp.models.BertBackbone(**dict(zip(names, SIZES.values(), strict=False)))
     vocab_file = write_vocab(folder)
     tokenizer = keras_nlp.models.BertTokenizer(str(vocab_file), lowercase=True)
     given = make_inputs("token_ids", "padding_mask", "segment_ids")

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from tests.serving import served_models
+from tests.serving.serving_client import running
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +18,14 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         (folder / name).mkdir()
         write(folder / name)
     return folder
+
+
+@pytest.fixture(scope="session")
+def client(exports: pathlib.Path):
+    """The client of a server of all these models, with small limits."""
+    limits = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000}
+    with running({name: exports / name for name in served_models.ALL}, **limits) as (_, client):
+        yield client
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -25,7 +25,7 @@ def client(exports: pathlib.Path):
 
 
 def test_requests_to_this_machine_or_an_allowed_host_are_answered(client: Client):
-    for host in "LOCALHOST:8501 127.8.9.1:1 [::1]:8501 bert.example.com:443 Bert.Example.com. [::5]".split():
+    for host in "LOCALHOST.:8501 127.8.9.1:1 [::1]:8501 bert.example.com:443 Bert.Example.com. [::5]".split():
         assert client.predict("size", BODY, Host=host).status == 200, host
     for host in ("localhost.evil.example:8501", "example.com", "10.0.0.1", "[::2]", "127.0.0.1@evil.x", ""):
         for answer in (client.predict("size", BODY, Host=host), client.get("/v1/models", Host=host)):
@@ -71,6 +71,7 @@ def test_everything_except_health_checks_and_the_page_needs_the_token(exports: p
         for path in ("/v1/models", "/v1/models/size", "/metrics", "/openapi.json"):
             assert (client.get(path).status, client.get(path).headers["WWW-Authenticate"]) == (401, "Bearer")
             assert client.get(path, Authorization="Bearer s3cret").status == 200
+        assert client.get("/openapi.json", Authorization="Bearer s3cret").json["security"] == [{"token": []}]
         for header in ("s3cret", "Bearer s3cret2", "Bearer \xe9"):
             answer = client.predict("size", BODY, Authorization=header)
             assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")

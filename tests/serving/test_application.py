@@ -9,17 +9,9 @@ from typing import Any
 import pytest
 
 from official_bert.serving import json_api
-from tests.serving import served_models
 from tests.serving.serving_client import Client, make_head, read_metric, running, sent
 
-LIMITS = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000}
 TEXTS = {"instances": ["abcd"]}
-
-
-@pytest.fixture(scope="module")
-def client(exports: pathlib.Path):
-    with running({name: exports / name for name in served_models.ALL}, **LIMITS) as (_, client):
-        yield client
 
 
 SUMS = {"signature_name": "serving_ids"}

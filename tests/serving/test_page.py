@@ -33,12 +33,6 @@ def browser():
         launched.close()
 
 
-@pytest.fixture(scope="module")
-def url(exports: pathlib.Path):
-    with running({name: exports / name for name in served_models.ALL}) as (_, client):
-        yield client.url
-
-
 @contextlib.contextmanager
 def opened(browser, url: str, ready: str = "#model option", **settings: Any):
     """Opens the page and waits for an element. Any message on the browser's console is a failure."""
@@ -57,9 +51,9 @@ def opened(browser, url: str, ready: str = "#model option", **settings: Any):
 
 
 @pytest.fixture
-def page(browser, url: str, request: pytest.FixtureRequest):
+def page(browser, client: Client, request: pytest.FixtureRequest):
     """The page on a desktop or a phone."""
-    with opened(browser, url, viewport=getattr(request, "param", {"width": 1000, "height": 900})) as page:
+    with opened(browser, client.url, viewport=getattr(request, "param", {"width": 1000, "height": 900})) as page:
         yield page
 
 
@@ -209,10 +203,10 @@ def test_the_displayed_curl_command_sends_the_same_request(page):
 
 
 @pytest.mark.parametrize("model", served_models.ALL)
-def test_the_initial_curl_command_fits_the_model(page, url: str, model: str):
+def test_the_initial_curl_command_fits_the_model(page, client: Client, model: str):
     page.get_by_label("Model").select_option(model)
     body = read_command(page)
-    answer = Client(url).predict(model, body)
+    answer = client.predict(model, body)
     assert (answer.status, len(answer.json["predictions"])) == (200, 1)
     (row,) = body["instances"]
     page.locator(f"#input-{next(iter(row))}").fill("it's new")

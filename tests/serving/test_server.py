@@ -19,7 +19,7 @@ from official_bert.inference.predictor import Tensor
 from official_bert.serving import logs, openapi, server
 from official_bert.serving.options import ServingOptions
 from tests.conftest import ROOT
-from tests.make import assert_rejected, write_text
+from tests.make import assert_rejected
 from tests.serving.serving_client import Client, eventually, get_status, make_request, read_metric, running, sent
 
 
@@ -90,12 +90,6 @@ def logged():
             patch.setattr(logger, name, getattr(logger, name))
         logs.start()
         yield sys.stderr
-
-
-@pytest.fixture(scope="module")
-def client(exports: pathlib.Path):
-    with running({"length": exports / "length"}) as (_, client):
-        yield client
 
 
 @pytest.mark.parametrize("content", [
@@ -202,14 +196,12 @@ def test_openapi_describes_tensors_of_any_type():
     assert openapi._value(Tensor("bool", (None,)), options) == {"type": "boolean"}
 
 
-@pytest.mark.parametrize("public_metrics", [False, True])
-def test_openapi_requires_the_token(public_metrics: bool, exports: pathlib.Path, tmp_path):
-    token = write_text(tmp_path / "token", "abc")
-    with running({"m": exports / "size"}, token_file=token, public_metrics=public_metrics) as (_, client):
-        description = client.get("/openapi.json", Authorization="Bearer abc").json
-    assert description["security"] == [{"token": []}]
-    assert description["paths"]["/healthz"]["get"]["security"] == []
-    assert ("security" in description["paths"]["/metrics"]["get"]) == public_metrics
+def test_openapi_requires_the_token_except_for_health_checks_and_public_metrics():
+    for public_metrics in (False, True):
+        options = ServingOptions(["m=/m"], public_metrics=public_metrics)
+        paths = openapi.describe([], options, needs_token=True)["paths"]
+        needed = {path: "security" not in paths[path]["get"] for path in ("/healthz", "/metrics", "/v1/models")}
+        assert needed == {"/healthz": False, "/metrics": not public_metrics, "/v1/models": True}
 
 
 def schemathesis(client: Client, *flags: str) -> str:
