@@ -1,7 +1,6 @@
 """The commands of the quickstart from text to answers, on a small scale."""
 
 import dataclasses
-import json
 import pathlib
 import re
 import subprocess
@@ -15,11 +14,13 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import FinetuningOptions
+from official_bert.kinds.names import QUESTION_ANSWERING
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import EVAL, read_log
 from official_bert.tasks.options import SquadOptions
 from official_bert.tasks.task import DEV, TRAIN
 from tests.conftest import ROOT, WORDS
+from tests.export.exported_models import write_examples
 from tests.make import tiny_config, write_text
 from tests.pretraining.conftest import record_files, shared_record_files  # noqa: F401
 from tests.pretraining.pretraining_runs import make_run_options
@@ -92,36 +93,19 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
             assert {each.decode() for each in outputs["tokens"].numpy().ravel()} <= {*WORDS, ""}
 
 
-CONTEXTS = "the cat sat on the mat . the dog ran in the sun .", "the dog walked on the cat . un mat and sun played ."
-
-
-def squad_text() -> str:
-    """Returns eight questions that differ in one word and in their answers."""
-    paragraphs = []
-    for number, context in enumerate(CONTEXTS):
-        qas = []
-        for word, answer in zip("abcd", ("cat", "the mat", "ran in", "sun"), strict=True):
-            answer = answer if answer in context else "the dog walked"
-            answers = [{"text": answer, "answer_start": context.index(answer)}]
-            qas.append({"id": f"{word}{number}", "question": f"{word} {word} ?", "answers": answers})
-        paragraphs.append({"context": context, "qas": qas})
-    return json.dumps({"data": [{"paragraphs": paragraphs}]})
-
-
 @pytest.mark.slow
-def test_eight_questions_are_memorized_saved_and_answered_again(tmp_path: pathlib.Path, vocab_file: str):
-    for part in (TRAIN, DEV):
-        write_text(tmp_path / f"{part}-v1.1.json", squad_text())
+def test_questions_are_memorized_saved_and_answered_again(tmp_path: pathlib.Path, vocab_file: str):
+    train_file, eval_file = (write_examples(tmp_path / part, QUESTION_ANSWERING) for part in (TRAIN, DEV))
     without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = tiny_config(hidden_size=32, intermediate_size=64, initializer_range=0.1, **without_dropout)
+    task_options = SquadOptions(train_file=train_file, eval_file=eval_file, doc_stride=8, max_query_length=4)
     options = FinetuningOptions(
-        task="squad", task_options=SquadOptions(data_dir=str(tmp_path), doc_stride=8, max_query_length=4),
-        init=write_text(tmp_path / "bert_config.json", config.to_json()), vocab_file=vocab_file, do_train=True,
-        output_dir=str(tmp_path / "run"), do_eval=True, max_seq_length=18, train_batch_size=8, learning_rate=2e-3,
-        num_train_epochs=250, eval_steps=1000, random_seed=1,
+        task="squad", task_options=task_options, init=write_text(tmp_path / "bert_config.json", config.to_json()),
+        vocab_file=vocab_file, do_train=True, output_dir=str(tmp_path / "run"), do_eval=True, max_seq_length=18,
+        train_batch_size=8, learning_rate=2e-3, num_train_epochs=250, eval_steps=1000, random_seed=1,
     )  # fmt: skip
     results = runner.run(options)
     assert results[DEV]["f1"] == 100.0, results
     # The folder is enough to predict again, even if the training data has been deleted.
-    (tmp_path / f"{TRAIN}-v1.1.json").unlink()
+    pathlib.Path(train_file).unlink()
     assert runner.run(dataclasses.replace(options, do_train=False)) == results

@@ -104,8 +104,8 @@ def test_models_that_cannot_be_exported_are_rejected_before_writing(kind, settin
 
 
 def test_a_flag_may_apply_to_one_of_several_formats():
-    given = ["--format=saved_model,onnx,litert", "--quantization=dynamic_int8", "--for_serving=2.19", "--version=3"]
-    (options,) = commands.EXPORT.parse(["--model_dir=m", "--export_dir=e", *given])
+    given = "--format=saved_model,onnx,litert --quantization=dynamic_int8 --for_serving=2.19 --version=3"
+    (options,) = commands.EXPORT.parse(["--model_dir=m", "--export_dir=e", *given.split()])
     assert options.format == [SAVED_MODEL, ONNX, LITERT]
 
 
