@@ -87,7 +87,7 @@ def test_signatures_agree_with_each_other(signatures: Any):
         np.testing.assert_array_equal(answers[name], from_ids[name])
 
 
-def test_ids_that_the_model_cannot_read_are_rejected(signatures: Any, exported: pathlib.Path):
+def test_ids_that_the_model_cannot_read_are_rejected(exported: pathlib.Path):
     good = {"input_ids": [2, 7, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 1]}
     with running({"m": exported.parent}) as (_, client):
         for changes, *expected in (
@@ -95,11 +95,7 @@ def test_ids_that_the_model_cannot_read_are_rejected(signatures: Any, exported: 
             ({"input_mask": [1, 1, 1, 1]}, "input_mask", "input_ids"),
             ({name: [1] * 65 for name in good}, "input_ids", "1 to 64"),
         ):
-            row = good | changes
-            with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-                signatures["serving_ids"](**{name: tf.constant([values]) for name, values in row.items()})
-            assert_mentions(str(caught.value), *expected)
-            refused = client.predict("m", {"signature_name": "serving_ids", "instances": [row]})
+            refused = client.predict("m", {"signature_name": "serving_ids", "instances": [good | changes]})
             refused.assert_rejected(400, *expected)
         assert client.predict("m", {"signature_name": "serving_ids", "instances": [good]}).status == 200
 
