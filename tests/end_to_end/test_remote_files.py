@@ -106,8 +106,7 @@ def test_an_export_that_was_killed_during_a_write_is_rejected_and_replaced(run, 
     kill_while_storing(store, r"exports/1/variables/.*", *export)
     assert "exports/1/saved_model.pb" in store.names(bucket)  # only some of the files
     for folder, name in (("exports", "saved_model.pb"), ("exports/1", "complete")):
-        refused = run("predict", f"--export_dir={bucket}/{folder}", *texts, code=1)
-        assert_mentions(refused, f"{bucket}/{folder}", name)
+        assert_mentions(run("predict", f"--export_dir={bucket}/{folder}", *texts, code=1), f"{bucket}/{folder}", name)
     assert f"{bucket}/exports/1" in run(*export)
     assert not [name for name in store.names(bucket) if "writing" in name]
     run("predict", f"--export_dir={bucket}/exports", *texts)
@@ -144,5 +143,4 @@ def test_a_keras_file_is_saved_to_and_loaded_from_object_storage(bucket: str, vo
     classifier.save(f"{bucket}/model.keras")
     np.testing.assert_array_equal(TextClassifier.load(f"{bucket}/model.keras").predict(["the cat"]), expected)
     classifier.save_checkpoint(f"{bucket}/checkpoint")
-    again = TextClassifier.from_checkpoint(f"{bucket}/checkpoint")
-    np.testing.assert_array_equal(again.predict(["the cat"]), expected)
+    np.testing.assert_array_equal(TextClassifier.from_checkpoint(f"{bucket}/checkpoint").predict(["the cat"]), expected)

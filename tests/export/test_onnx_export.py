@@ -188,8 +188,7 @@ def test_8_bit_matrices_nearly_keep_the_logits_of_every_kind(kind: str, tmp_path
     model = samples.build_model(kind, samples.LARGER)
     session = write_and_open(onnx_graph.onnx_model(model), tmp_path, quantized=True)
     onnx.checker.check_model(str(tmp_path / "model.onnx"), full_check=True)
-    error = samples.relative_error(model, kind, lambda features: run_session(session, features))
-    assert error < 0.1
+    assert samples.relative_error(model, kind, lambda features: run_session(session, features)) < 0.1
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooled"])

@@ -285,13 +285,12 @@ def write_files(folder: pathlib.Path) -> None:
         (folder / name).mkdir()
     for part, count, seed in (("train", 20, 11), ("dev", 8, 12), ("test", 5, 13)):
         written = [", a ." if number % 4 == 3 else text for number, text in enumerate(texts(count, seed, 18))]
-        seconds = texts(count, seed + 10, 6)
         rows = [
             {
                 "text": text, "second": second, "class": label_text(text), "classes": ";".join(find_nouns(text)),
                 "number": noun_share(text), "tags": tag_words(text),
             }
-            for text, second in zip(written, seconds, strict=True)
+            for text, second in zip(written, texts(count, seed + 10, 6), strict=True)
         ]  # fmt: skip
         (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         _write_squad(folder / "squad" / f"{part}-v2.0.json", written)
@@ -331,8 +330,7 @@ def _format_arguments(functions: list[Any]) -> str:
             arguments.setdefault(each.name, each.replace(annotation=inspect.Parameter.empty))
         if len(own) == len(parameters):
             break
-    ordered = sorted(arguments.values(), key=lambda each: each.kind)
-    return str(inspect.Signature(ordered, __validate_parameters__=False))
+    return str(inspect.Signature(sorted(arguments.values(), key=lambda each: each.kind), __validate_parameters__=False))
 
 
 def signatures() -> dict[str, str]:

@@ -269,8 +269,7 @@ def test_bad_row_of_a_data_set_is_reported_by_number(export_dir: str, tmp_path: 
     assert_rejected((path, "row 2", "null"), predict, BatchPredictionOptions(export_dir, path, output))
     assert not pathlib.Path(output).exists()
     folder = stored_texts.hugging_face(tmp_path, ["a", "b", "c", None])
-    names = (folder, "data-00001-of-00002.arrow", "row 2", "null")
-    assert_rejected(names, lambda: list(read_rows(folder, ["text"])))
+    assert_rejected((folder, "data-00001-of-00002.arrow", "row 2", "null"), lambda: list(read_rows(folder, ["text"])))
     path = stored_texts.parquet(tmp_path, [b"a", b"\xff"], pa.binary())
     assert_rejected((path, "row 2", '{"bytes": "not UTF-8"}'), lambda: list(read_rows(path, ["text"])))
     options = BatchPredictionOptions(export_dir, folder, f"{folder}/data-00000-of-00002.arrow")
@@ -295,5 +294,4 @@ def test_constant_answers_cause_a_warning(is_constant: bool, export_dir: str, tm
     monkeypatch.setattr(batch_prediction.Prediction, "load", lambda _, verify: model)
     write_rows(tmp_path / "in.jsonl", ({"text": str(number)} for number in range(12)))
     run(export_dir, tmp_path, "in.jsonl")
-    warning = f"warning: {tmp_path}/out.jsonl: all 12 answers are a: "
-    assert (warning in capsys.readouterr().out) == is_constant
+    assert (f"warning: {tmp_path}/out.jsonl: all 12 answers are a: " in capsys.readouterr().out) == is_constant

@@ -116,8 +116,7 @@ def test_layers_with_new_variables_are_traced_again():
     inputs = {name: keras.Input([None], dtype="int32", name=name) for name in names}
     features = concatenate_rows([np.arange(4, 9)], [np.zeros(5, np.int32)], {}, {}, has_token_outputs=True)
     layer = keras.layers.Embedding(9, 2)
-    model = keras.Model(inputs, layer(inputs["input_ids"]))
-    runner = KerasRunner(model, None, 8)
+    runner = KerasRunner(keras.Model(inputs, layer(inputs["input_ids"])), None, 8)
     for change in (lambda: None, lambda: layer.enable_lora(1), lambda: layer.lora_embeddings_b.assign([[2.0, 3.0]])):
         change()
         np.testing.assert_allclose(runner.compute_outputs(features, 1)[0], layer(np.arange(4, 9)), rtol=1e-6)

@@ -116,10 +116,8 @@ def test_texts_split_into_words_get_one_vector_per_word(max_seq_length: int, spa
     tokens = "[CLS] un ##aff ##able cat [UNK] sat [UNK] ran".split()[: max_seq_length - 1]
     last = compute_layers([*tokens, "[SEP]"])[-1]
     assert vectors.tokens == words[: len(spans)]
-    positions = zip(vectors.starts, vectors.ends, strict=True)
-    assert [vectors.text[start:end] for start, end in positions] == vectors.tokens
-    expected = [last[start:end].mean(axis=0) for start, end in spans]
-    np.testing.assert_allclose(vectors.values[:, 0], expected, atol=1e-5)
+    assert [vectors.text[start:end] for start, end in zip(vectors.starts, vectors.ends, strict=True)] == vectors.tokens
+    np.testing.assert_allclose(vectors.values[:, 0], [last[start:end].mean(axis=0) for start, end in spans], atol=1e-5)
     assert vectors.is_truncated == (max_seq_length == 7)
 
 
@@ -163,8 +161,7 @@ def test_default_length_is_limited_by_the_models_positions(monkeypatch: pytest.M
     monkeypatch.setattr(feature_extractor, "_compile_encoder", lambda loaded, layers: None)
     for positions, expected in ((32, 32), (200, 128)):
         config = make.tiny_config(max_position_embeddings=positions)
-        loaded = ModelAndTokenizer(LOADED().model, config, TOKENIZER)
-        assert FeatureExtractor(loaded, [1]).max_seq_length == expected
+        assert FeatureExtractor(ModelAndTokenizer(LOADED().model, config, TOKENIZER), [1]).max_seq_length == expected
     assert FeatureOptions("model", "a", "b").layers == ["-1", "-2", "-3", "-4"]  # as in extract_features.py
 
 

@@ -54,8 +54,7 @@ def assert_shards_hold(folder: pathlib.Path, name: str, complete_file: str) -> N
     shards = [np.load(folder / name.replace(".", f"-0000{number}-of-00002.")) for number in range(2)]
     np.testing.assert_array_equal(np.concatenate(shards), np.load(folder / complete_file))
     if (folder / f"{complete_file}.tokens.jsonl").exists():
-        tokens = (folder / f"{complete_file}.tokens.jsonl").read_bytes()
-        assert join_shards(folder, 2, f"{name}.tokens.jsonl") == tokens
+        assert join_shards(folder, 2, f"{name}.tokens.jsonl") == (folder / f"{complete_file}.tokens.jsonl").read_bytes()
 
 
 @pytest.fixture(scope="session")
@@ -202,8 +201,7 @@ def test_tasks_that_run_twice_do_not_change_answers(count: int, export_dir: str,
         kept, lost = (texts / f"out-0000{number}-of-0000{count}.jsonl" for number in (1, 2))
         inode = kept.stat().st_ino
         lost.unlink()
-        told = on_dask.predict(options, count, ADDRESS)
-        assert told.endswith(f"; {count - 1} of {count} files from an earlier run")
+        assert on_dask.predict(options, count, ADDRESS).endswith(f"; {count - 1} of {count} files from an earlier run")
         assert kept.stat().st_ino == inode
         assert len(on_dask._models) == 1
         assert model not in on_dask._models  # each run loads the export again
@@ -304,8 +302,7 @@ def test_workers_can_extract_vectors_in_any_folder(texts: pathlib.Path, monkeypa
     monkeypatch.setattr(feature_extractor, "_compile_encoder", lambda *_: None)
     monkeypatch.setattr(on_dask, "_run_on_cluster", lambda computation, *_: computation)
     flags = {"layers": ["-1"], "vocab_file": "vocab.txt", "is_split_into_words": True}
-    options = FeatureOptions("model", "words.jsonl", "out.npy", **flags)
-    computation = on_dask.write_vectors(options, 1, ADDRESS)
+    computation = on_dask.write_vectors(FeatureOptions("model", "words.jsonl", "out.npy", **flags), 1, ADDRESS)
     assert isinstance(computation, on_dask._Extraction)
     sent = computation.options
     assert [sent.init, sent.vocab_file] == [os.path.abspath("model"), os.path.abspath("vocab.txt")]

@@ -20,8 +20,7 @@ def _specs(function: Any) -> list[tf.TensorSpec]:
     ids = ("input_ids", "input_mask", "segment_ids")
     specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ids}
     specs["endings"] = tf.TensorSpec([None, 4], tf.string, "endings")
-    names = inspect.signature(function).parameters
-    return [specs.get(name, tf.TensorSpec([None], tf.string, name)) for name in names]
+    return [specs.get(name, tf.TensorSpec([None], tf.string, name)) for name in inspect.signature(function).parameters]
 
 
 def write(

@@ -64,8 +64,7 @@ def test_a_token_file_that_others_can_read_causes_a_warning(mode, warned, export
 
 
 def test_everything_except_health_checks_and_the_page_needs_the_token(exports: pathlib.Path, tmp_path: pathlib.Path):
-    token = write_text(tmp_path / "token", "s3cret\n")
-    with running({"size": exports / "size"}, token_file=token) as (_, client):
+    with running({"size": exports / "size"}, token_file=write_text(tmp_path / "token", "s3cret\n")) as (_, client):
         for path in ("/healthz", "/readyz", "/", "/page.js"):
             assert client.get(path).status == 200
         for path in ("/v1/models", "/v1/models/size", "/metrics", "/openapi.json"):

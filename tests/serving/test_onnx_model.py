@@ -149,8 +149,7 @@ def test_a_request_of_too_many_tokens_is_refused_before_all_of_it_is_tokenized(t
     with running({"m": tagger}, max_tokens=2000) as (server, client):
         preprocess = mock.Mock(wraps=server.models["m"].available[0].model.preprocess)
         monkeypatch.setattr(OnnxPredictor, "preprocess", preprocess)
-        refused = client.predict("m", {"instances": [LONG * 8] * 40})
-        refused.assert_rejected(413, 1, 40, 2000, "--max_tokens")
+        client.predict("m", {"instances": [LONG * 8] * 40}).assert_rejected(413, 1, 40, 2000, "--max_tokens")
         assert [len(columns["text"]) for (_, columns), _ in preprocess.call_args_list] == [1]
         assert client.predict("m", {"instances": [LONG]}).status == 200
 
@@ -242,8 +241,7 @@ def test_a_new_version_with_different_answers_does_not_replace_the_old_one(expor
     shutil.copytree(exported / "1", other / "1")
     models = Models(ServingOptions([f"m={other}"], threads=3), metrics.Metrics())
     asyncio.run(models["m"].refresh())
-    session = vars(models["m"].available[0].model)["_session"]
-    assert session.get_session_options().intra_op_num_threads == 3
+    assert vars(models["m"].available[0].model)["_session"].get_session_options().intra_op_num_threads == 3
     (tmp_path / "2").rename(other / "2")
     for _ in range(2):  # an export without checksums is loaded after two unchanged refreshes
         asyncio.run(models["m"].refresh())

@@ -266,8 +266,7 @@ def test_the_page_fits_on_a_phone(page, model: str):
 
 
 def test_the_page_asks_for_the_token(browser, exports: pathlib.Path, tmp_path: pathlib.Path):
-    token = make.write_text(tmp_path / "token", "s3cret")
-    serving = running({"size": exports / "size"}, token_file=token)
+    serving = running({"size": exports / "size"}, token_file=make.write_text(tmp_path / "token", "s3cret"))
     with serving as (_, client), opened(browser, client.url, "h1") as page:
         page.get_by_label("Token").fill("s3cret")
         page.get_by_label("Token").press("Enter")

@@ -26,8 +26,7 @@ from tests.serving.serving_client import Client, eventually, get_status, make_re
 def test_a_port_in_use_is_rejected(exports: pathlib.Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        names = ("127.0.0.1", f"port {port}", "--port")
-        assert_rejected(names, running({"m": exports / "size"}, port=port).__enter__)
+        assert_rejected(("127.0.0.1", f"port {port}", "--port"), running({"m": exports / "size"}, port=port).__enter__)
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "2"), ("5", "5")])
@@ -198,8 +197,7 @@ def test_openapi_describes_tensors_of_any_type():
 
 def test_openapi_requires_the_token_except_for_health_checks_and_public_metrics():
     for public_metrics in (False, True):
-        options = ServingOptions(["m=/m"], public_metrics=public_metrics)
-        paths = openapi.describe([], options, needs_token=True)["paths"]
+        paths = openapi.describe([], ServingOptions(["m=/m"], public_metrics=public_metrics), needs_token=True)["paths"]
         needed = {path: "security" not in paths[path]["get"] for path in ("/healthz", "/metrics", "/v1/models")}
         assert needed == {"/healthz": False, "/metrics": not public_metrics, "/v1/models": True}
 
