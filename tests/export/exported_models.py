@@ -125,8 +125,7 @@ def relative_error(model: keras.Model, kind: str, run: Callable[[dict[str, Any]]
         shape = [1, CHOICES, length] if kind == names.MULTIPLE_CHOICE else [1, length]
         ids = rng.integers(5, 50, shape).astype(np.int32)
         features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
-        outputs = model(features, training=False)
-        converted = run(features)
+        outputs, converted = model(features, training=False), run(features)
         for name, values in (outputs if isinstance(outputs, dict) else {"logits": outputs}).items():
             assert converted[name].shape == values.shape
             logits.append(np.ravel(values))

@@ -201,8 +201,7 @@ def lengths(texts: list[str]) -> list[int]:
 
 
 def test_synthetic_texts_have_exactly_the_maximum_lengths():
-    room = LENGTH - 2
-    texts = make_texts(CLASSIFICATION)
+    room, texts = LENGTH - 2, make_texts(CLASSIFICATION)
     assert {0, 1, room - 1, room, room + 1, 5 * room // 2} <= {*lengths(texts["text"])}
     assert make_texts(CLASSIFICATION) == texts
     pairs = make_texts(CLASSIFICATION, pair=True)

@@ -53,8 +53,7 @@ _FILLERS = ("the", "a", "in", "on", "and", ",")
 
 def texts(count: int, seed: int, longest: int = 12) -> list[str]:
     """Returns random texts of one word or more. Some are longer than max_seq_length."""
-    rng = random.Random(seed)
-    words = (*_FILLERS, *NOUNS, *VERBS)
+    rng, words = random.Random(seed), (*_FILLERS, *NOUNS, *VERBS)
     return [" ".join(rng.choice(words) for _ in range(rng.randint(1, longest))) for _ in range(count)]
 
 
@@ -170,8 +169,7 @@ def fit(model: Any, case: Model, first_epoch: int = 0, epochs: int = EPOCHS) -> 
 
 def build(case: Model, folder: pathlib.Path) -> Any:
     """Returns a new, compiled model with the vocabulary that `write_files` wrote into the folder."""
-    config = official_bert.BertConfig(**CONFIG)
-    kind = getattr(official_bert, case.class_name)
+    config, kind = official_bert.BertConfig(**CONFIG), getattr(official_bert, case.class_name)
     model = kind.from_checkpoint(config, vocab_file=str(folder / "vocab.txt"), **case.settings)
     if case.x is not None:
         if case.frozen:

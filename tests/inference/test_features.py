@@ -149,8 +149,7 @@ def test_rows_of_shards_are_counted_without_notes(tmp_path: pathlib.Path, monkey
 
 def test_layer_0_is_the_output_of_the_embeddings():
     (vectors,) = extract_texts(["the cat"], layers=[0, -1])
-    ids = TOKENIZER.convert_tokens_to_ids(vectors.tokens)
-    weights = make.list_weights(LOADED().model)
+    ids, weights = TOKENIZER.convert_tokens_to_ids(vectors.tokens), make.list_weights(LOADED().model)
     words, positions, types = (weights[f"{name}_embeddings/embeddings"] for name in ("word", "position", "token_type"))
     summed = words[ids] + positions[: len(ids)] + types[0]
     normalized = (summed - summed.mean(-1, keepdims=True)) / np.sqrt(summed.var(-1, keepdims=True) + 1e-12)

@@ -19,7 +19,6 @@ from official_bert.commands import FEATURES, PREDICT
 from official_bert.inference import batch_prediction, feature_extraction, feature_extractor, on_dask
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, ShardOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
-from official_bert.kinds.names import CLASSIFICATION
 from official_bert.modeling.encoder import build_encoder
 from official_bert.runs.locks import lock_file
 from official_bert.tokenization.exact import FullTokenizer
@@ -27,7 +26,7 @@ from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
 from tests.conftest import slow_after
 from tests.inference.batch_models import export_batches, interrupt_at_group
-from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, run_python, tiny_config, write_rows
+from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, tiny_config, write_rows
 
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
 
@@ -280,7 +279,7 @@ def test_paths_may_be_remote(export_dir: str, texts: pathlib.Path):
     ("out.npy", {}),
     ("out.npy", {"pooling": "mean"}),
 ]))  # fmt: skip
-def test_shards_and_tasks_contain_the_vectors_of_one_run(name: str, changes: dict[str, Any], texts: pathlib.Path):
+def test_shards_and_tasks_contain_the_vectors_of_one_run(name: str, changes: dict[str, Any], texts, capsys):
     flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
     options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/once-{name}", **flags)
     feature_extraction.write_vectors(options)
@@ -290,7 +289,8 @@ def test_shards_and_tasks_contain_the_vectors_of_one_run(name: str, changes: dic
         assert told.startswith(f"Wrote the vectors of {count} texts to ")
     assert_shards_hold(texts, name, f"once-{name}")
     options = dataclasses.replace(options, input_file=f"{texts}/[ab].txt", output_file=f"{texts}/tasks-{name}")
-    assert on_dask.write_vectors(options, 2, ADDRESS).startswith("Wrote 27 texts to ")
+    FEATURES.main(options, ShardOptions(dask=ADDRESS, num_shards=2))
+    assert f"Wrote 27 texts to {texts}/tasks-" in capsys.readouterr().out
     assert_shards_hold(texts, f"tasks-{name}", f"once-{name}")
     for change in ({"align": "words"}, {"normalize": True}, {"batch_size": 3}, {"layers": ["-1"]}):
         changed = dataclasses.replace(options, **change)
@@ -334,17 +334,3 @@ def test_losing_and_adding_workers_does_not_change_answers(export_dir: str, tmp_
     assert code == 0, errors
     assert "2,700 texts" in out
     assert join_shards(tmp_path, 40) == predict_at_once(export_dir, tmp_path)
-
-
-@pytest.mark.slow
-def test_dask_gives_the_vectors_of_one_machine(save_kind, texts: pathlib.Path):
-    flags = ["--layers=-1", "--pooling=mean", "--max_seq_length=16", "--batch_size=1"]
-    flags = [f"--init={save_kind(CLASSIFICATION)}", *flags]
-    local = ["--input_file=all.txt", "--output_file=local.npy"]
-    run_python("-m", "official_bert_cli", "features", *flags, *local, folder=texts, check=True)
-    with dask_clusters.dask_cluster(texts, 2) as cluster:
-        more = ["--input_file=[ab].txt", "--output_file=out.npy", "--num_shards=3"]
-        code, _, errors = dask_clusters.ended(cluster.command("features", *flags, *more))
-    assert code == 0, errors
-    shards = [np.load(texts / f"out-0000{number}-of-00003.npy") for number in range(3)]
-    np.testing.assert_allclose(np.concatenate(shards), np.load(texts / "local.npy"), atol=1e-6)

@@ -66,8 +66,7 @@ async def ask(batcher: batching.Batcher, *lengths: int) -> list[float]:
 @pytest.fixture
 def make_batcher(model: Model):
     """Returns a function that makes a batcher, which computes one batch at a time."""
-    pools = batching.Pools()
-    options = {"model": ["m=/m"], "max_wait_ms": 0.0}
+    pools, options = batching.Pools(), {"model": ["m=/m"], "max_wait_ms": 0.0}
     yield lambda **changes: batching.Batcher(model, "m", pools, ServingOptions(**options | changes), metrics.Metrics())
     pools.shut_down()
 
