@@ -58,13 +58,7 @@ ROWS = 100
 
 
 @pytest.mark.slow
-def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tuned_and_exported(
-    record_files: list[str],  # noqa: F811
-    run,
-    vocab_file: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_all_commands_accept_a_model_with_more_rows_than_tokens(record_files, run, vocab_file, tmp_path, capsys):  # noqa: F811
     note = f"the vocabulary has {len(WORDS)} tokens, the word table {ROWS} rows"
     config = write_text(tmp_path / "config.json", tiny_config(vocab_size=ROWS, num_hidden_layers=1).to_json())
     pretrain(make_run_options(record_files, config, tmp_path / "run", vocab_file=vocab_file, num_train_steps=2))

@@ -22,7 +22,7 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.fast.verification import run_functions_eagerly
 from official_bert.modeling.head_input import HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
-from official_bert.tokenization.casing import UNCASED, Casing
+from official_bert.tokenization.casing import UNCASED
 from official_bert.tokenization.fast import FastTokenizer
 from tests.make import VOCAB, build_task_model, tiny_config, write_rows, write_run, write_text, write_vocab
 
@@ -133,9 +133,7 @@ def relative_error(model: keras.Model, kind: str, run: Callable[[dict[str, Any]]
     return float(np.linalg.norm(np.concatenate(differences)) / np.linalg.norm(np.concatenate(logits)))
 
 
-def make_source(
-    kind: str, config: BertConfig = CONFIG, vocab: str = VOCAB, casing: Casing = UNCASED, **changes: Any
-) -> ExportSource:
+def make_source(kind: str, config: Any = CONFIG, vocab: str = VOCAB, casing: Any = UNCASED, **changes: Any) -> Any:
     """Returns the shared model of a kind as an export reads it."""
     task_spec = make_task_spec(kind, **changes)
     model = build_model(kind, config, HeadInput.from_dict(task_spec))

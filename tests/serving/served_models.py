@@ -23,14 +23,7 @@ def _specs(function: Any) -> list[tf.TensorSpec]:
     return [specs.get(name, tf.TensorSpec([None], tf.string, name)) for name in inspect.signature(function).parameters]
 
 
-def write(
-    folder: pathlib.Path,
-    version: int,
-    kind: str,
-    serving_default: Any,
-    labels: Any = None,
-    **functions: Any,
-) -> pathlib.Path:
+def write(folder: pathlib.Path, version: int, kind: str, serving_default: Any, labels: Any = None, **functions: Any):
     """Writes FOLDER/<version> atomically in the layout of an export, with checksums, and returns it."""
     module = tf.Module()
     module.weight = tf.Variable(tf.zeros([1000]))  # so that the model has variables

@@ -103,9 +103,7 @@ def test_a_runtime_with_wrong_batch_answers_is_rejected(tagger: pathlib.Path, mo
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])
-def test_missing_packages_are_named_and_telemetry_is_disabled_unless_the_user_chose(
-    before: str | None, after: str, tagger: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_missing_packages_are_named_and_telemetry_is_off_by_default(before, after, tagger, tmp_path, monkeypatch):
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
     if before:
         monkeypatch.setenv("ORT_DISABLE_TELEMETRY", before)
