@@ -37,11 +37,10 @@ def files_in(options: ExportOptions) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize(("format_name", "files"), [
-    (SAVED_MODEL, ["1/saved_model.pb", "2/saved_model.pb"]),
-    (ONNX, ["1/model.onnx", "2/model.onnx"]),
-    (LITERT, ["model.tflite"]),
-])  # fmt: skip
+FILES = {SAVED_MODEL: ["1/saved_model.pb", "2/saved_model.pb"], ONNX: ["1/model.onnx", "2/model.onnx"]}
+
+
+@pytest.mark.parametrize(("format_name", "files"), [*FILES.items(), (LITERT, ["model.tflite"])])
 def test_one_format_is_written_to_the_folder_itself(format_name: str, files: list[str], options: ExportOptions):
     given = dataclasses.replace(options, format=[format_name] * 2)
     for file in files:
@@ -167,12 +166,13 @@ def test_a_program_can_tokenize_and_decode_with_the_files(monkeypatch: pytest.Mo
     assert_rejected("different", litert.write, source, str(tmp_path), ExportOptions("", "", [LITERT], eval_file="a"))
 
 
+ACTIVATIONS = dict.fromkeys(names.KINDS, "gelu")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the converter's warnings about itself
 @pytest.mark.parametrize("quantization", [FLOAT32, DYNAMIC_INT8])
-@pytest.mark.parametrize(
-    ("kind", "activation"), [*((kind, "gelu") for kind in names.KINDS), (names.CLASSIFICATION, "gelu_exact")]
-)
+@pytest.mark.parametrize(("kind", "activation"), [*ACTIVATIONS.items(), (names.CLASSIFICATION, "gelu_exact")])
 def test_converted_models_give_nearly_the_same_answers(kind: str, activation: str, quantization: str, tmp_path):
     smaller_or_larger = samples.LARGER if quantization == DYNAMIC_INT8 else samples.CONFIG
     config = dataclasses.replace(smaller_or_larger, hidden_act=activation)

@@ -273,12 +273,11 @@ def test_paths_may_be_remote(export_dir: str, texts: pathlib.Path):
     assert b"".join(shards) == predict_at_once(export_dir, texts)
 
 
+VECTOR_FILES = [("out.jsonl", {"output_format": "original"}), ("out.npy", {}), ("out.npy", {"pooling": "mean"})]
+
+
 @pytest.mark.usefixtures("one_process", "tiny_encoder")
-@pytest.mark.parametrize(("name", "changes"), slow_after(1, [
-    ("out.jsonl", {"output_format": "original"}),
-    ("out.npy", {}),
-    ("out.npy", {"pooling": "mean"}),
-]))  # fmt: skip
+@pytest.mark.parametrize(("name", "changes"), slow_after(1, VECTOR_FILES))
 def test_shards_and_tasks_contain_the_vectors_of_one_run(name: str, changes: dict[str, Any], texts, capsys):
     flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
     options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/once-{name}", **flags)
