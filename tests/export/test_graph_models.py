@@ -98,12 +98,12 @@ def test_score_difference_equal_to_the_threshold_gives_an_answer():
 
 def test_pairs_are_truncated_one_token_at_a_time():
     lengths = list(itertools.product(range(14), repeat=2))
-    texts = [
+    one, other = (
         graph_inputs.span_texts(tf.RaggedTensor.from_row_lengths(tf.zeros([sum(column)], tf.int32), list(column)))
         for column in zip(*lengths, strict=True)
-    ]
+    )
     for room in (5, 6, 11):
-        first, second = graph_inputs.truncate(*texts, room + 3)
+        first, second = graph_inputs.truncate(one, other, room + 3)
         for (a, b), *kept in zip(lengths, first.lengths.numpy(), second.lengths.numpy(), strict=True):
             while a + b > room + (not b):  # a text without tokens has no [SEP]
                 a, b = (a - 1, b) if a > b else (a, b - 1)
