@@ -9,17 +9,17 @@ from official_bert.kinds.question_answering.questions import Answer, Question
 from official_bert.tasks import squad
 from official_bert.tasks.options import SquadOptions, SquadV2Options
 from official_bert.tasks.task import DEV, TEST, TRAIN
-from official_bert.utils.bad_rows import SKIP, BadRows
-from tests.kinds.question_answering.test_questions import CONTEXT, LENGTH, QUESTIONS
+from official_bert.utils.bad_rows import BadRows
+from tests.kinds.question_answering.test_questions import LENGTH, QUESTIONS
 from tests.make import assert_mentions, assert_rejected, write_text
-from tests.tasks.bad_rows import read_kept
+from tests.tasks.bad_rows import KeptRows, read_kept
 
 read = functools.partial(read_kept, squad.read)
 
 
-def write(path: pathlib.Path, *entries: dict, context: str = "The cat sat on the mat.") -> str:
-    content = {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(entries)}]}]}
-    return write_text(path, json.dumps(content))
+def write(path: pathlib.Path, *entries: dict) -> str:
+    paragraphs = [{"context": "The cat sat on the mat.", "qas": list(entries)}]
+    return write_text(path, json.dumps({"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}))
 
 
 def entry(name: str | int, *answers: tuple[str, int], **more: object) -> dict:
@@ -123,22 +123,13 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(version_2: b
     assert {(each.expected, each.predicted, each.correct) for each in rest} <= {("(no answer)", "(no answer)", True)}
 
 
-def test_a_bad_question_stops_reading_or_is_counted(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
-    path = write(tmp_path / "train-v1.1-part.json", entry("a", ("dog", 4)), entry("b", ("dog", 29)), context=CONTEXT)
-    task = squad.SquadTask(SquadOptions(data_dir=str(tmp_path)))
-    names = (path, "question a", "'cat'", 4, "'dog'")
-    assert_rejected((*names, "--on_bad_row=skip"), task.read, TRAIN, BadRows())
-    bad_rows = BadRows(SKIP)
-    assert [question.id for question in task.read(TRAIN, bad_rows)] == ["b"]
-    assert_mentions(capsys.readouterr().err, *names)
-    assert bad_rows.counts == {path: 1}
-
-
 def test_a_folder_without_exactly_one_file_is_rejected(tmp_path: pathlib.Path):
     task, names = squad.SquadTask(SquadOptions(data_dir=str(tmp_path))), ("train-v1.1-a.json", "train-v1.1-b.json")
     assert_rejected((tmp_path, "train-v1.1.json", "train-v1.1*.json"), task.read, TRAIN, BadRows())
     for name in names:
         write_text(tmp_path / name, "{}")
     assert_rejected((tmp_path, *names), task.read, TRAIN, BadRows())
-    write(tmp_path / "train-v1.1.json", entry("a", ("cat", 4)))
-    assert (len(task.read(TRAIN, BadRows())), task.eval_splits, task.test_splits) == (1, (DEV,), (TEST,))
+    path, bad_rows = write(tmp_path / "train-v1.1.json", entry("a", ("cat", 4)), entry("b", ("dog", 4))), KeptRows()
+    assert (len(task.read(TRAIN, bad_rows)), task.eval_splits, task.test_splits) == (1, (DEV,), (TEST,))
+    assert_mentions(*bad_rows.problems, path, "question b")
+    assert_rejected((path, "question b", "--on_bad_row=skip"), task.read, TRAIN, BadRows())

@@ -153,7 +153,7 @@ _RECORDS = "orient='records', lines=True"
     ("a.json", '[{"text": "c", "label": "x", "label": "d"}]', {}, ["'label'", "twice"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": null}\n', {}, ["line 3", "no label"]),
     ("a.jsonl", GOOD + '{"text": "c", "label": ["x"]}\n', {}, ["line 3", "label", '["x"]']),
-    ("a.jsonl", GOOD + "[" * 100_000, {}, ["line 3", "nested"]),
+    ("a.jsonl", GOOD + "[" * 100_000, {}, ["line 3", "nested"]), ("a.jsonl", GOOD + "1" * 5000, {}, ["line 3", 5000]),
     ("a.jsonl", GOOD + '{"text": "a\\ud800", "label": "x"}\n', {}, ["line 3", "text", r"\ud800"]),
     ("a.jsonl", GOOD + "[1]\n", {}, ["line 3", "object", [1]]), ("a.jsonl", GOOD + '{"te\n', {}, ["line 3", '{"te']),
     ("a.jsonl", '{"text": 7, "label": "x"}\n{"text": "b", "label": "y"}\n', {}, ["line 1", "text", 7]),
