@@ -1,5 +1,4 @@
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -40,7 +39,7 @@ def test_truncated_examples_are_counted_instead_of_windows(data, capsys):
 
 
 def test_the_digest_changes_with_everything_that_features_depend_on(data, vocab_file, tmp_path):
-    def digest(**changes: Any) -> str:
+    def digest(**changes) -> str:
         return dataclasses.replace(data, **changes).digest("train")
 
     changed = [

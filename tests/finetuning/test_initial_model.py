@@ -65,12 +65,6 @@ def test_a_vocabulary_unlike_the_checkpoints_is_rejected(pretrained: str, fine_t
     assert read_initial_model(pretrained, same).vocab.split() == WORDS
 
 
-def test_unused_tokens_may_differ(tmp_path: pathlib.Path):
-    tf1.write(dataclasses.replace(sample(CONFIG), vocab="\n".join([*WORDS[:-1], "[unused7]"])), str(tmp_path))
-    own = write_vocab(tmp_path / "own.txt", [*WORDS[:-1], "zebra"])
-    assert "zebra" in read_initial_model(str(tmp_path), LoadOverrides(vocab_file=own)).vocab
-
-
 def test_a_casing_unlike_the_checkpoints_is_rejected(pretrained: str, fine_tuned: str, tmp_path: pathlib.Path):
     assert read_initial_model(pretrained).casing.do_lower_case
     states = f"{pretrained}/tokenizer_config.json"
@@ -99,25 +93,20 @@ def test_the_head_is_reordered_for_classes_in_another_order(part: str, fine_tune
     capsys.readouterr()
     same, other = (model_class.from_checkpoint(folder, **each) for each in ({}, {"labels": ["b", "c", "a"]}))
     assert (same.labels, other.labels) == (("a", "b", "c"), ("b", "c", "a"))
-    if part != "fine-tuned":
-        assert capsys.readouterr().out.count("the head is the checkpoint's") == 2
+    told = capsys.readouterr().out
+    assert "is not used" not in told
+    assert part == "fine-tuned" or told.count("the head is the checkpoint's") == 2
     for one, two in zip(same.variables, other.variables, strict=True):
         np.testing.assert_array_equal(np.array(one)[..., [1, 2, 0]] if "classifier" in one.path else one, two)
 
 
-@pytest.mark.parametrize(
-    ("labels", "name", "is_used"), [("bac", "linear", True), ("bad", "linear", False), ("abc", "bilstm", False)]
-)
-def test_a_fine_tuned_head_is_used_for_the_same_classes_and_input(labels, name, is_used, fine_tuned: str):
-    head = ClassificationSpec(labels=tuple(labels), head_input=HeadInput(name))
-    assert (select_head_weights(read_initial_model(fine_tuned), head) is not None) == is_used
-
-
-@pytest.mark.parametrize(("labels", "is_noted"), [("bca", False), ("abcd", True)])
-def test_a_note_reports_a_fine_tuned_model_whose_head_is_not_used(labels: str, is_noted: bool, fine_tuned: str, capsys):
-    TextClassifier.from_checkpoint(fine_tuned, labels=[*labels])
+def test_a_fine_tuned_head_is_not_used_for_other_classes_or_another_input(fine_tuned: str, capsys):
+    for labels, name in (("bad", "linear"), ("abc", "bilstm")):
+        head = ClassificationSpec(labels=tuple(labels), head_input=HeadInput(name))
+        assert select_head_weights(read_initial_model(fine_tuned), head) is None
+    TextClassifier.from_checkpoint(fine_tuned, labels=[*"abcd"])
     note = "the encoder comes from a model fine-tuned on text_classifier; its head, for classification, is not used"
-    assert (f"note: {note}\n" in capsys.readouterr().out) == is_noted
+    assert f"note: {note}\n" in capsys.readouterr().out
 
 
 def test_a_fine_tuned_model_without_a_pooler_has_no_note(tmp_path: pathlib.Path):

@@ -94,17 +94,6 @@ def test_contrastive_loss_shares_add_up_to_the_loss_of_all_replicas(monkeypatch)
     np.testing.assert_allclose(gradient, tape.gradient(loss, all_vectors)[ROWS:], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_padding_is_not_learned(kind: str):
-    inputs, labels, outputs = make_batch(kind)
-    share, variables = make_share(kind), tf.nest.map_structure(tf.Variable, outputs)
-    with tf.GradientTape() as tape:
-        loss = share.share(inputs, labels, variables, None, share.count(inputs, labels))
-    for gradient in tf.nest.flatten(tape.gradient(loss, variables)):
-        assert np.abs(gradient[:ROWS]).max(axis=tuple(range(1, len(gradient.shape)))).all()
-        assert not np.any(gradient[ROWS:])
-
-
 def test_tags_of_padding_rows_are_ignored_for_any_value():
     """The zero rows that fill up micro-batches have the tag 0."""
     share, batch = make_share("tagging"), make_batch("tagging")

@@ -22,10 +22,6 @@ def make_options(**changes: object) -> FinetuningOptions:
     return FinetuningOptions(**{"task": "sst-2", "do_train": True, "init": "i", "output_dir": "o", **changes})
 
 
-def list_defaults(options: FinetuningOptions) -> Defaults:
-    return Defaults(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Defaults)})
-
-
 def test_the_guide_lists_the_defaults():
     page = (ROOT / "docs" / "guides" / "finetuning.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `--(\w+)` \| ([\d.e-]+) \|(.*)\|$", page, re.MULTILINE)
@@ -38,13 +34,9 @@ def test_the_guide_lists_the_defaults():
         assert {task: getattr(options, name) for task, options in resolved.items()} == expected, name
 
 
-def test_each_task_has_its_own_options_and_defaults():
-    options, task_options = parse("--task=squad", "--doc_stride=64")
-    assert list_defaults(options) == Defaults(32, 5e-5, 3.0, 384)
-    assert task_options == SquadOptions(doc_stride=64)
-    options, task_options = parse("--task=codah", "--learning_rate=1e-3")
-    assert list_defaults(options) == Defaults(16, 1e-3, 3.0, 128)
-    assert task_options == TASK_OPTIONS["codah"]()
+def test_each_task_has_its_own_options():
+    assert parse("--task=squad", "--doc_stride=64")[1] == SquadOptions(doc_stride=64)
+    assert parse("--task=codah", "--learning_rate=1e-3")[0].learning_rate == 1e-3
     assert parse("--task=table", "--train_file=a.csv")[1] == TableOptions(train_file="a.csv")
 
 
@@ -53,12 +45,8 @@ def test_optimizer_flags_cannot_change_when_a_run_is_resumed():
 
 
 @pytest.mark.parametrize(("task", "flag"), [
-    ("swag", "--doc_stride=64"),
-    ("codah", "--doc_stride=64"),
-    ("squad", "--null_score_diff_threshold=1"),
-    ("sst-2", "--text_column=words"),
-    ("tagging", "--max_query_length=9"),
-    ("table", "--tag_column=xpos"),
+    ("swag", "--doc_stride=64"), ("squad", "--null_score_diff_threshold=1"), ("sst-2", "--text_column=words"),
+    ("tagging", "--max_query_length=9"), ("table", "--tag_column=xpos"),
 ])  # fmt: skip
 def test_a_flag_of_another_task_is_an_error(task: str, flag: str):
     assert_rejected((f"--task={task}", flag.partition("=")[0]), parse, f"--task={task}", flag)
@@ -74,22 +62,17 @@ def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
     assert [task for task in TASK_OPTIONS if task not in FINETUNE.help()] == []
 
 
-@pytest.mark.parametrize(("flag", "name"), [
-    ("train_file", "predictions_dev.tsv"), ("eval_file", "predictions_test.tsv"),
-    ("predict_file", "predictions_dev.tsv"), ("predict_file", "other.tsv"),
-])  # fmt: skip
-def test_predictions_must_not_overwrite_the_input_table(flag: str, name: str, tmp_path):
-    table = TableOptions(**{"train_file": "a.csv", flag: f"{tmp_path}/./{name}"})
-    changes = {"task": "table", "task_options": table, "output_dir": str(tmp_path), "do_predict": True}
-    if name == "other.tsv":
-        make_options(**changes)
-    else:
-        assert_rejected(("--output_dir", tmp_path / name, "input"), make_options, **changes)
+def test_predictions_must_not_overwrite_the_input_table(tmp_path):
+    changes = {"task": "table", "output_dir": str(tmp_path), "do_predict": True}
+    for flag, name in (("train_file", "dev"), ("eval_file", "test"), ("predict_file", "dev")):
+        path = tmp_path / f"predictions_{name}.tsv"
+        table = TableOptions(**{"train_file": "a.csv", flag: f"{tmp_path}/./{path.name}"})
+        assert_rejected(("--output_dir", path, "input"), make_options, task_options=table, **changes)
+    make_options(task_options=TableOptions(train_file="a.csv", predict_file=f"{tmp_path}/other.tsv"), **changes)
 
 
 def test_options_of_unknown_and_other_tasks_are_refused():
     assert make_options(use_tpu=True, distribution_strategy="tpu").strategy == "tpu"  # both flags select the same
-    assert_rejected(("'colla'", "cola"), make_options, task="colla")
     with pytest.raises(TypeError, match="swag.* GlueOptions.* MultipleChoiceOptions"):
         all_tasks.make_task("swag", TASK_OPTIONS["cola"]())
 

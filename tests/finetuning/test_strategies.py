@@ -15,14 +15,11 @@ from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.finetuning import batches
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
-from official_bert.inference.keras_model import compute_outputs
 from official_bert.kinds.all_kinds import SPECS
-from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.features import padded_inputs, row_lengths
 from official_bert.kinds.names import CLASSIFICATION, KINDS, QUESTION_ANSWERING, TAGGING, VECTORS
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import Dropout
-from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
 from official_bert.runs.training_log import read_log
 from official_bert.tokenization.casing import UNCASED
@@ -85,8 +82,6 @@ def compiled_lengths(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
 
 
 def test_batches_for_a_tpu_have_few_lengths():
-    lengths = {length: replicas.make_length_buckets(length) for length in (384, 128, 20)}
-    assert lengths == {384: (32, 64, 128, 256, 384), 128: (32, 64, 128), 20: (20,)}
     features = random_features(CLASSIFICATION, ROWS, longest=24)
     for row, length in enumerate(row_lengths(features)):
         padded = padded_inputs(features, np.array([row, -1]), 24, buckets=(8, 16, 24))["input_mask"]
@@ -142,27 +137,6 @@ def test_several_devices_take_the_same_steps_as_one(kind: str, micro_batches: in
 
 
 @pytest.mark.two_devices
-def test_fit_is_correct_if_a_device_gets_no_row_of_the_last_batch():
-    features = random_features(CLASSIFICATION, 9, longest=24)
-    labels = features.targets["labels"]
-
-    def fit(rate: float):
-        with distribution.get_strategy("mirrored").scope():
-            model = build_classifier(build_encoder(CONFIG, seed=1), CLASSES, rate, seed=1)
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile(keras.optimizers.SGD(0.0), loss, metrics=["accuracy"])
-        ids = padded_inputs(features, np.arange(9), 24)
-        return model, model.fit(ids, labels, batch_size=4, verbose=0).history
-
-    model, history = fit(0.0)
-    logits = np.stack(compute_outputs(model, features, 9, 24))
-    assert history["accuracy"] == pytest.approx([np.mean(logits.argmax(-1) == labels)])
-    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(9), labels]
-    assert history["loss"] == pytest.approx([losses.mean()], rel=1e-4)
-    assert np.isfinite(fit(0.5)[1]["loss"]).all()
-
-
-@pytest.mark.two_devices
 def test_two_devices_with_tpu_lengths_take_the_same_steps_as_one(compiled_lengths: tuple[int, ...], monkeypatch):
     two = train(QUESTION_ANSWERING, "mirrored")
     monkeypatch.undo()
@@ -190,18 +164,6 @@ def test_a_run_can_be_resumed_under_any_other_strategy(tmp_path):
     expected = train(CLASSIFICATION, "one_device")["weights"]
     found = np.concatenate([np.ravel(each) for each in train_in_two_parts("one_device", "mirrored", 0.0).get_weights()])
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_one_replica_takes_exactly_the_steps_of_one_device():
-    weights = []
-    for name in ("one_device", "mirrored"):
-        assert distribution.get_strategy(name).num_replicas_in_sync == 1
-        trainer = make_trainer(CLASSIFICATION, name)
-        trainer.train(random_features(CLASSIFICATION, ROWS, longest=24), 0, 3, lambda done, loss: False)
-        weights.append(trainer.model.get_weights())
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -59,15 +57,12 @@ PAIRS = [VectorExample("", ("a", "b")), VectorExample("", ("c", "d"))]
 
 
 @pytest.mark.parametrize(("head", "predictions", "examples"), [
-    (ClassificationSpec(labels=("a", "b")), np.eye(2), EXAMPLES),
-    (ClassificationSpec(labels=("a", "b", "c")), np.eye(3)[:2], EXAMPLES),
     (MultiLabelSpec(labels=("a", "b")), np.eye(2), [TextExample("", "", None, label) for label in ((0,), ())]),
-    (RegressionSpec(), np.arange(2.0), EXAMPLES),
     (MultipleChoiceSpec(num_choices=2), np.eye(2), [Example("", ("", ""), 0)] * 2),
     (TaggingSpec(labels=("B-X", "O")), [(["O"], [1.0])], [Sentence(("a",), ("O",), 1)]),
     (TaggingSpec(labels=("NN", "O")), [(["O"], [1.0])], [Sentence(("a",), ("O",), 1)]),
     (VectorSpec(), np.eye(4).reshape(2, 2, 4), PAIRS),
-    (VectorSpec(graded=True), np.eye(4).reshape(2, 2, 4), [dataclasses.replace(each, score=0.5) for each in PAIRS]),
+    (VectorSpec(graded=True), np.eye(4).reshape(2, 2, 4), [VectorExample("", each.texts, 0.5) for each in PAIRS]),
 ])  # fmt: skip
 def test_every_kind_computes_the_scores_that_can_select_the_best_model(head, predictions, examples):
     assert {*head.score_names} <= {*head.scores(predictions, examples)}

@@ -8,19 +8,16 @@ import pytest
 import tensorflow as tf
 
 from official_bert.modeling.bilstm import extend_encoder
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.head_input import FEATURES, HEADS, HeadInput
-from tests.conftest import slow_after
+from official_bert.modeling.head_input import FEATURES, HeadInput
 from tests.make import assert_rejected, build_task_model, list_weights
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
-QUICK_HEADS = ("linear", "bilstm", "second_to_last_hidden")  # one of each form: the fast tests
 UNITS = 3
 
 
 @pytest.mark.parametrize("num_layers", [5, 1])  # more than the last four, and only one
-def test_features_equal_the_selected_encoder_layers(num_layers: int, tiny_config: BertConfig):
+def test_features_equal_the_selected_encoder_layers(num_layers: int, tiny_config):
     config = dataclasses.replace(tiny_config, num_hidden_layers=num_layers)
     encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
     batch = inputs_of_encoder(random_batch(config, 0, batch=1, length=5))
@@ -42,7 +39,7 @@ def test_features_equal_the_selected_encoder_layers(num_layers: int, tiny_config
         np.testing.assert_allclose(features(batch, training=True), values, atol=1e-5)
 
 
-def test_both_directions_read_the_whole_text_without_padding(tiny_config: BertConfig):
+def test_both_directions_read_the_whole_text_without_padding(tiny_config):
     model = extend_encoder(randomize_weights(build_encoder(tiny_config), 0), "bilstm", UNITS, seed=1)
     batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=9))
     batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
@@ -61,8 +58,8 @@ def test_both_directions_read_the_whole_text_without_padding(tiny_config: BertCo
     assert change[0, 0, UNITS:].max() > 1e-6
 
 
-@pytest.mark.parametrize("head", slow_after(3, sorted(HEADS, key=QUICK_HEADS.__contains__, reverse=True)))
-def test_only_trainable_weights_have_gradients(head: str, tiny_config: BertConfig):
+@pytest.mark.parametrize("head", ["linear", "bilstm", "second_to_last_hidden"])  # one of each form
+def test_only_trainable_weights_have_gradients(head: str, tiny_config):
     encoder = build_encoder(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
     model = build_task_model("tagging", encoder, 4, seed=1, head_input=HeadInput(head, UNITS))
     batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=5))
@@ -85,7 +82,7 @@ def test_head_and_units_are_stored_unless_the_head_reads_the_encoder():
         assert_rejected(("lstm_units", units, 1, "100,000"), HeadInput, "bilstm", units)
 
 
-def test_each_direction_and_layer_has_different_initial_weights(tiny_config: BertConfig):
+def test_each_direction_and_layer_has_different_initial_weights(tiny_config):
     config = dataclasses.replace(tiny_config, num_hidden_layers=1)
     weights = [list_weights(extend_encoder(build_encoder(config, seed=0), "bilstm", UNITS, 1)) for _ in range(2)]
     first, second = ([value for path, value in each.items() if path.endswith("recurrent_kernel")] for each in weights)

@@ -1,7 +1,6 @@
 """The encoder and the pre-training heads follow the paper, also with left-to-right attention."""
 
 import dataclasses
-import itertools
 import math
 import pathlib
 import shutil
@@ -22,19 +21,17 @@ from official_bert.modeling.heads import FirstPosition, GatherPositions, LastTok
 from official_bert.modeling.initialization import activation
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
-from tests.conftest import ROOT, slow_after
+from tests.conftest import ROOT
 from tests.make import assert_rejected, list_weights
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 from tests.reference import Reference
 
-CHANGES = [{"hidden_act": "gelu"}, {"hidden_act": "gelu_exact"}, {"causal_attention": True}]
 OTHER_SIZES = {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_attention_heads": 4}
 
 
-@pytest.mark.parametrize(("seed", "change"), slow_after(4, [
-    (1, CHANGES[0]), (0, CHANGES[1]), (0, CHANGES[2]), (0, OTHER_SIZES),
-    (0, CHANGES[0]), (1, CHANGES[1]), (1, CHANGES[2]), *itertools.product([2, 3], CHANGES),
-]))  # fmt: skip
+@pytest.mark.parametrize(("seed", "change"), [
+    (3, {"hidden_act": "gelu"}), (0, {"hidden_act": "gelu_exact"}), (1, {"causal_attention": True}), (0, OTHER_SIZES),
+])  # fmt: skip
 def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, seed: int, change: dict[str, object]):
     config = dataclasses.replace(tiny_config, num_hidden_layers=1 + seed, **change)
     model = randomize_weights(build_pretraining_model(config), seed)

@@ -3,7 +3,6 @@ import pytest
 
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
-from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.utils.bad_rows import SKIP, BadRows
 from tests.make import assert_mentions, assert_rejected, refusal, write_text
 
@@ -33,7 +32,7 @@ OBJECTIVES = [
 def test_the_objective_follows_from_the_columns(text, options, objective, texts, tmp_path):
     task = create_task(tmp_path, text, **options)
     assert task.spec.objective == objective
-    examples = task.read(TRAIN, BadRows())
+    examples = task.read("train", BadRows())
     assert [len(example.texts) for example in examples] == [texts, texts]
     assert examples[0].texts[:2] == ("the cat", "a cat")
     assert [example.score for example in examples] == ([1.0, 0.3] if objective == "cosine" else [None, None])
@@ -49,21 +48,21 @@ def test_options_become_settings_of_the_model(tmp_path):
 def test_evaluation_data_with_scores_are_evaluated_by_correlation(tmp_path):
     graded = create_task(tmp_path, PAIRS, MIXED, predict_file=write_text(tmp_path / "test.csv", "text\nx\n"), **FIVE)
     assert (graded.best_metric, graded.spec.objective) == ("spearman", "ranking")
-    assert [(len(example.texts), example.score) for example in graded.read(DEV, BadRows())] == [(2, 1.0), (2, 0.3)]
-    assert graded.read(TEST, BadRows())[0].texts == ("x",)
+    assert [(len(example.texts), example.score) for example in graded.read("dev", BadRows())] == [(2, 1.0), (2, 0.3)]
+    assert graded.read("test", BadRows())[0].texts == ("x",)
     found = create_task(tmp_path, GRADED, TRIPLETS)
     assert (found.best_metric, found.spec.objective) == ("mrr", "cosine")
-    assert found.read(DEV, BadRows())[0].texts == ("the cat", "a cat", "a dog")
+    assert found.read("dev", BadRows())[0].texts == ("the cat", "a cat", "a dog")
 
 
 def test_custom_column_names_and_texts_to_predict(tmp_path):
     names = {"text_column": "title", "text_pair_column": "head,body"}
     predict_file = write_text(tmp_path / "p.csv", "title\nx\ny\n")
     task = create_task(tmp_path, "title,head,body\nt,h,b\nu,h,c\n", predict_file=predict_file, **names)
-    assert task.read(TRAIN, BadRows())[0].texts == ("t", "h b")
-    assert [example.texts for example in task.read(TEST, BadRows())] == [("x",), ("y",)]
-    assert (task.eval_splits, task.test_splits) == ((), (TEST,))
-    (path,) = task.write_predictions(str(tmp_path), TEST, np.eye(2), task.read(TEST, BadRows()))
+    assert task.read("train", BadRows())[0].texts == ("t", "h b")
+    assert [example.texts for example in task.read("test", BadRows())] == [("x",), ("y",)]
+    assert (task.eval_splits, task.test_splits) == ((), ("test",))
+    (path,) = task.write_predictions(str(tmp_path), "test", np.eye(2), task.read("test", BadRows()))
     assert np.load(path).dtype == np.float32
 
 
@@ -83,7 +82,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "options", "names"), REFUSED)
 def test_invalid_rows_and_options_are_reported_in_one_line(text, options, names, tmp_path):
-    told = refusal(lambda: create_task(tmp_path, text, **options).read(TRAIN, BadRows()))
+    told = refusal(lambda: create_task(tmp_path, text, **options).read("train", BadRows()))
     assert_mentions(told, *names)
     assert "\n" not in told
 
@@ -91,9 +90,9 @@ def test_invalid_rows_and_options_are_reported_in_one_line(text, options, names,
 def test_a_retrieval_file_without_answers_is_rejected(tmp_path):
     task = create_task(tmp_path, PAIRS, "text,text_pair\nthe cat,a cat\nthe dog,\n")
     path = str(tmp_path / "dev.csv")
-    assert_rejected((path, "line 3", "empty", "text_pair"), task.read, DEV, BadRows())
-    assert len(task.read(DEV, BadRows(SKIP, silent=True))) == 1
+    assert_rejected((path, "line 3", "empty", "text_pair"), task.read, "dev", BadRows())
+    assert len(task.read("dev", BadRows(SKIP, silent=True))) == 1
     task = create_task(tmp_path, PAIRS, "text,text_pair\nthe dog,\n")
-    assert_rejected((path, 1, "line 2"), task.read, DEV, BadRows(SKIP, silent=True))
+    assert_rejected((path, 1, "line 2"), task.read, "dev", BadRows(SKIP, silent=True))
     task = create_task(tmp_path, PAIRS, eval_file=write_text(tmp_path / "dev.jsonl", '{"text": "the cat"}\n'))
-    assert_rejected(("dev.jsonl", "line 1", "'text_pair'"), task.read, DEV, BadRows())
+    assert_rejected(("dev.jsonl", "line 1", "'text_pair'"), task.read, "dev", BadRows())

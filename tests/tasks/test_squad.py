@@ -8,7 +8,6 @@ import pytest
 from official_bert.kinds.question_answering.questions import Answer, Question
 from official_bert.tasks import squad
 from official_bert.tasks.options import SquadOptions, SquadV2Options
-from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.utils.bad_rows import BadRows
 from tests.kinds.question_answering.test_questions import LENGTH, QUESTIONS
 from tests.make import assert_mentions, assert_rejected, write_text
@@ -32,23 +31,22 @@ def test_a_question_is_read_with_all_its_answers(name: str | int, tmp_path: path
     answers = ("cat", 4), ("The cat", 5)  # only the position of the first one is needed
     path = write(tmp_path / "a.json", entry(name, *answers))
     expected = Question(str(name), f"who {name} ?", "The cat sat on the mat.", tuple(Answer(*each) for each in answers))
-    assert read(path, version_2=False, split=TRAIN) == ([expected], [])
+    assert read(path, version_2=False, split="train") == ([expected], [])
 
 
 @pytest.mark.parametrize(("version_2", "split", "bad", "names"), [
-    (False, TRAIN, entry("bad", ("dog", 4)), ("'cat'", 4, "'dog'")),
-    (False, TRAIN, entry("bad", ("cat", 5)), ("'at '", 5, "'cat'")),
-    (False, TRAIN, entry("bad", ("cat", -19)), ("'The'", -19, "'cat'")),
-    (False, TRAIN, entry("bad", ("mat.", 999)), (999, "'mat.'")),
-    (False, TRAIN, entry("bad", (" ", 3)), ("' '", "word")), (False, TRAIN, entry("bad"), ("answers",)),
-    (False, TRAIN, entry("bad", is_impossible=True), ("is_impossible", "--task=squad_v2")),
-    (False, TRAIN, entry("good", ("cat", 4)), ("same", "id")), (False, DEV, entry("bad"), ("answers",)),
-    (False, DEV, entry("bad", ("cat", 4), question=" \n"), ("empty",)),
-    (False, TEST, entry("bad", ("cat", "4")), ("'answer_start'", '"4"', "int")),
-    (True, TRAIN, entry("bad", is_impossible=False), ("answers", "is_impossible")),
-    (True, DEV, {"id": "bad", "question": "who ?"}, ("answers", "is_impossible")),
-    (True, DEV, entry("bad", ("cat", 4), is_impossible=True), ("is_impossible", "'cat'")),
-    (True, TEST, entry("bad", is_impossible="false"), ("'is_impossible'", '"false"', "bool")),
+    (False, "train", entry("bad", ("dog", 4)), ("'cat'", 4, "'dog'")),
+    (False, "train", entry("bad", ("cat", -19)), ("'The'", -19, "'cat'")),
+    (False, "train", entry("bad", ("mat.", 999)), (999, "'mat.'")),
+    (False, "train", entry("bad", (" ", 3)), ("' '", "word")), (False, "train", entry("bad"), ("answers",)),
+    (False, "train", entry("bad", is_impossible=True), ("is_impossible", "--task=squad_v2")),
+    (False, "train", entry("good", ("cat", 4)), ("same", "id")), (False, "dev", entry("bad"), ("answers",)),
+    (False, "dev", entry("bad", ("cat", 4), question=" \n"), ("empty",)),
+    (False, "test", entry("bad", ("cat", "4")), ("'answer_start'", '"4"', "int")),
+    (True, "train", entry("bad", is_impossible=False), ("answers", "is_impossible")),
+    (True, "dev", {"id": "bad", "question": "who ?"}, ("answers", "is_impossible")),
+    (True, "dev", entry("bad", ("cat", 4), is_impossible=True), ("is_impossible", "'cat'")),
+    (True, "test", entry("bad", is_impossible="false"), ("'is_impossible'", '"false"', "bool")),
 ])  # fmt: skip
 def test_invalid_questions_are_reported_and_the_rest_is_read(version_2, split, bad, names, tmp_path: pathlib.Path):
     path = write(tmp_path / "a.json", entry("good", ("cat", 4)), bad, entry("also", ("sat", 8)))
@@ -61,14 +59,14 @@ def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: 
     entries = entry("none", ("a", 0), is_impossible=True), entry("empty", question=""), entry("misplaced", ("dog", 4))
     entries += ({"id": "unknown", "question": "who ?"},)
     path, misplaced = write(tmp_path / "a.json", *entries), (Answer("dog", 4),)
-    questions, problems = read(path, version_2=True, split=TEST)
+    questions, problems = read(path, version_2=True, split="test")
     assert [question.answers for question in questions] == [(), (), misplaced, None]
     assert problems == []
-    questions, (problem,) = read(path, version_2=False, split=TEST)
+    questions, (problem,) = read(path, version_2=False, split="test")
     assert [question.answers for question in questions] == [None, misplaced, None]
     assert_mentions(problem, "question none", "is_impossible")
     path = write(tmp_path / "dev.json", entry("empty"))
-    assert [question.answers for question in read(path, version_2=True, split=DEV)[0]] == [()]
+    assert [question.answers for question in read(path, version_2=True, split="dev")[0]] == [()]
 
 
 @pytest.mark.parametrize(("content", "names"), [
@@ -81,16 +79,7 @@ def test_unanswerable_unknown_and_misplaced_answers_are_distinguished(tmp_path: 
 ])  # fmt: skip
 def test_files_of_another_layout_are_refused(content: str, names, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.json", content)
-    assert_rejected((path, *names), squad.read, path, version_2=True, split=TRAIN, bad_rows=BadRows())
-
-
-@pytest.mark.parametrize(("name", "version_2", "count", "impossible"), [
-    ("train-v1.1-part.json", False, 11_877, 0), ("dev-v2.0-part.json", True, 1_407, 702),
-])  # fmt: skip
-def test_every_real_question_is_read(name, version_2: bool, count: int, impossible: int, test_data: pathlib.Path):
-    questions, problems = read(str(test_data / "squad" / name), version_2=version_2, split=TRAIN)
-    assert (len(questions), sum(question.answers == () for question in questions)) == (count, impossible)
-    assert problems == []
+    assert_rejected((path, *names), squad.read, path, version_2=True, split="train", bad_rows=BadRows())
 
 
 @pytest.mark.parametrize("version_2", [False, True])
@@ -109,7 +98,7 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(version_2: b
     scores = task.metrics(predictions, questions)
     assert {scores[name] for name in (("exact", "f1", "best_f1") if version_2 else ("exact_match", "f1"))} == {100.0}
     assert {task.best_metric} <= {*task.score_names} <= {*scores}
-    for split in (DEV, TEST):
+    for split in ("dev", "test"):
         paths = task.write_predictions(str(tmp_path), split, predictions, questions)
         names = ["predictions", "nbest_predictions", "null_odds"][: 2 + version_2]
         assert paths == [str(tmp_path / f"{name}_{split}.json") for name in names]
@@ -118,18 +107,15 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(version_2: b
         assert n_best["q0"][0]["text"] == "dog"
         assert list(n_best["q0"][0]) == ["text", "probability", "start_logit", "end_logit"]
         assert odds == [{"q0": -10.0, "q1": 0.0, "q2": 10.0}] * version_2
-    first, *rest = task.spec.outcomes(predictions, questions)
-    assert (first.expected, first.predicted, first.correct) == ("dog | the dog", "dog", True)
-    assert {(each.expected, each.predicted, each.correct) for each in rest} <= {("(no answer)", "(no answer)", True)}
 
 
 def test_a_folder_without_exactly_one_file_is_rejected(tmp_path: pathlib.Path):
     task, names = squad.SquadTask(SquadOptions(data_dir=str(tmp_path))), ("train-v1.1-a.json", "train-v1.1-b.json")
-    assert_rejected((tmp_path, "train-v1.1.json", "train-v1.1*.json"), task.read, TRAIN, BadRows())
+    assert_rejected((tmp_path, "train-v1.1.json", "train-v1.1*.json"), task.read, "train", BadRows())
     for name in names:
         write_text(tmp_path / name, "{}")
-    assert_rejected((tmp_path, *names), task.read, TRAIN, BadRows())
+    assert_rejected((tmp_path, *names), task.read, "train", BadRows())
     path, bad_rows = write(tmp_path / "train-v1.1.json", entry("a", ("cat", 4)), entry("b", ("dog", 4))), KeptRows()
-    assert (len(task.read(TRAIN, bad_rows)), task.eval_splits, task.test_splits) == (1, (DEV,), (TEST,))
+    assert (len(task.read("train", bad_rows)), task.eval_splits, task.test_splits) == (1, ("dev",), ("test",))
     assert_mentions(*bad_rows.problems, path, "question b")
-    assert_rejected((path, "question b", "--on_bad_row=skip"), task.read, TRAIN, BadRows())
+    assert_rejected((path, "question b", "--on_bad_row=skip"), task.read, "train", BadRows())

@@ -1,5 +1,4 @@
 import dataclasses
-import random
 
 import numpy as np
 import pytest
@@ -9,10 +8,8 @@ from official_bert.kinds.question_answering import candidates
 from official_bert.kinds.question_answering import questions as head
 from official_bert.kinds.question_answering.questions import Answer, Question
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
-from official_bert.tasks import squad
 from official_bert.tokenization.exact import FullTokenizer
 from tests.make import assert_rejected, list_rows
-from tests.tasks.bad_rows import read_kept
 
 Limits = tuple[int, int, int]  # max_seq_length, doc_stride and max_query_length
 SMALL, LARGE = (12, 2, 3), (30, 2, 3)
@@ -77,9 +74,7 @@ def test_an_answer_inside_words_maps_to_the_exact_pieces(tokenizer: FullTokenize
     ("a sun.un b", "un", 6, (3, 3)),  # the start is not inside a piece
     ("sun.un", "un", 1, (2, 2)),
 ])  # fmt: skip
-def test_an_answer_that_splits_a_piece_maps_to_pieces_of_the_same_word(
-    context: str, answer: str, start: int, expected: tuple[int, int], tokenizer: FullTokenizer
-):
+def test_an_answer_that_splits_a_piece_maps_to_pieces_of_the_same_word(context, answer, start, expected, tokenizer):
     pieces = head.tokenize_context(context, tokenizer)
     question = Question("q", "cat", context, (Answer(answer, start),))
     assert head.find_answer_tokens(question, pieces, tokenizer) == expected
@@ -207,20 +202,22 @@ def test_a_context_without_words_has_no_answer(version_2: bool, context: str, to
     assert prediction.null_score_difference == 0.0
 
 
-@pytest.mark.parametrize("limits", [(384, 128, 64), (128, 32, 24)])
-def test_targets_of_real_questions_decode_to_the_exact_answers(limits: Limits, test_data):
-    tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
-    path = str(test_data / "squad" / "dev-v1.1.json")
-    questions, _ = read_kept(squad.read, path, version_2=False, split="train")
-    questions = random.Random(0).sample(questions, 200)
-    windows = split(questions, tokenizer, limits)
-    scores = [make_scores(window, window.start_logits, window.end_logits) for window in windows]
-    starts, ends = zip(*scores, strict=True)
-    predictions = candidates.predict(questions, windows, starts, ends, False, max_answer_length=60)
-    exact = 0
-    for question, prediction in zip(questions, predictions, strict=True):
-        answer, said = question.answers[0].text.strip(), prediction.best
-        assert question.context[said.start : said.end] == said.text
-        assert answer in said.text  # an answer that ends inside a piece is extended to the whole piece
-        exact += answer == said.text
-    assert exact >= 196
+@pytest.mark.parametrize(("version_2", "probabilities", "difference", "expected"), [
+    (False, [0.5, 0.4, 0.1], 0.95, 0.1), (True, [0.5, 0.4, 0.1], 0.95, 0.05), (True, [0.5, 0.4, 0.1], -5.0, 0.1),
+    (False, [1.0], 0.0, 1.0),
+])  # fmt: skip
+def test_the_margin_of_an_answer_to_a_question(version_2: bool, probabilities, difference, expected, monkeypatch):
+    some = [candidates.Candidate("a", 0, 1, 0.0, 0.0, probability) for probability in probabilities]
+    prediction = candidates.Prediction(some, some[0], difference)
+    monkeypatch.setattr(QuestionAnsweringSpec, "decode", lambda *_: [prediction])
+    head = QuestionAnsweringSpec(version_2=version_2, null_score_diff_threshold=1.0)
+    assert head.margins(None, None, []) == pytest.approx([expected])
+
+
+def test_any_of_several_correct_answers_is_accepted():
+    question = Question("q", "who?", "a dog and a cat", (Answer("a dog", 0), Answer("cat", 12), Answer("cat", 12)))
+    for text, is_right in (("cat", True), ("a dog", True), ("dog and", False), ("", False)):
+        candidate = candidates.Candidate(text, 0, len(text), 0.0, 0.0, 0.5)
+        (outcome,) = QuestionAnsweringSpec().outcomes([candidates.Prediction([candidate], candidate, 0.0)], [question])
+        shown = "who? ||| a dog and a cat", "a dog | cat", text or "(no answer)", is_right
+        assert (outcome.text, outcome.expected, outcome.predicted, outcome.correct) == shown

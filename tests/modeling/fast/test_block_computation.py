@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.multiple_choice.model import build_multiple_choice_model
-from official_bert.kinds.names import CLASSIFICATION
+from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE
 from official_bert.kinds.question_answering.model import build_span_predictor
 from official_bert.kinds.tagging.model import build_token_tagger
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.fast.compiled_blocks import compile_blocks
+from official_bert.modeling.fast.flat_blocks import flatten_blocks
 from official_bert.modeling.fast.last_block import skip_unread_positions
 from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.head_input import HeadInput
@@ -24,7 +24,8 @@ from official_bert.modeling.layer_names import FIRST_POSITION
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.optimization.freezing import freeze
-from tests.make import assert_rejected, build_task_model
+from tests.export.exported_models import CHOICES, CONFIG, build_model, random_features, scattered
+from tests.make import assert_rejected, build_task_model, tiny_config
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
 
@@ -40,35 +41,35 @@ def training_function(model, call):
     return compute
 
 
-def classifier(config: BertConfig) -> keras.Model:
+def classifier(config) -> keras.Model:
     return build_classifier(build_encoder(config, seed=0), 3)
 
 
-def multiple_choice(config: BertConfig) -> keras.Model:
+def multiple_choice(config) -> keras.Model:
     return build_multiple_choice_model(build_encoder(config, seed=0), 3)
 
 
-def causal_first_position(config: BertConfig) -> keras.Model:
+def causal_first_position(config) -> keras.Model:
     encoder = build_encoder(dataclasses.replace(config, causal_attention=True), seed=0)
     first = FirstPosition(name=FIRST_POSITION)(encoder.output["sequence_output"])
     return keras.Model(encoder.input, keras.layers.Dense(3)(first))
 
 
-def causal_tagger(config: BertConfig) -> keras.Model:
+def causal_tagger(config) -> keras.Model:
     config = dataclasses.replace(config, causal_attention=True)
     encoder = build_encoder(config, return_all_layers=True, seed=0)
     blocks = keras.layers.Add()(encoder.output["encoder_outputs"])
     return keras.Model(encoder.input, keras.layers.Dense(3)(blocks))
 
 
-def frozen_encoder(config: BertConfig) -> keras.Model:
+def frozen_encoder(config) -> keras.Model:
     encoder = build_encoder(config, seed=0)
     freeze(encoder, ["layer_0_.*"])
     assert len(encoder.trainable_variables) == len(encoder.variables) - 16
     return encoder
 
 
-def make_batch(model: keras.Model, config: BertConfig) -> dict[str, tf.Tensor]:
+def make_batch(model: keras.Model, config) -> dict[str, tf.Tensor]:
     """Returns inputs of a model. The texts are the choices of one example if the model compares choices."""
     batch = {name: tf.constant(values) for name, values in random_batch(config, 0).items() if name in model.input}
     has_choices = len(model.input["input_ids"].shape) == 3
@@ -76,7 +77,7 @@ def make_batch(model: keras.Model, config: BertConfig) -> dict[str, tf.Tensor]:
 
 
 @pytest.mark.parametrize("build", [multiple_choice, causal_tagger, frozen_encoder])
-def test_gradients_are_the_same_with_dropout(tiny_config: BertConfig, build):
+def test_gradients_are_the_same_with_dropout(tiny_config, build):
     model = randomize_weights(build(tiny_config), 0)
     call, arguments = rematerialized(model), (make_batch(model, tiny_config), tf.constant([3, 4]))
     assert call is not model
@@ -87,7 +88,7 @@ def test_gradients_are_the_same_with_dropout(tiny_config: BertConfig, build):
         np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6 * greatest, err_msg=variable.path)
 
 
-def test_outputs_are_the_same_in_and_out_of_training(tiny_config: BertConfig):
+def test_outputs_are_the_same_in_and_out_of_training(tiny_config):
     model = randomize_weights(build_pretraining_model(tiny_config), 0)
     batch = make_batch(model, tiny_config)
     still = model(batch)
@@ -102,7 +103,7 @@ def test_outputs_are_the_same_in_and_out_of_training(tiny_config: BertConfig):
         np.testing.assert_array_equal(value, still[name])
 
 
-def test_rematerialization_without_a_seed_has_the_same_dropout(tiny_config: BertConfig):
+def test_rematerialization_without_a_seed_has_the_same_dropout(tiny_config):
     encoder = randomize_weights(build_encoder(tiny_config, seed=0), 0)
     call = rematerialized(encoder)
     batch = inputs_of_encoder(random_batch(tiny_config, 0))
@@ -117,7 +118,7 @@ def test_rematerialization_without_a_seed_has_the_same_dropout(tiny_config: Bert
 
 
 @pytest.mark.slow
-def test_the_other_blocks_can_be_rematerialized(tiny_config: BertConfig):
+def test_the_other_blocks_can_be_rematerialized(tiny_config):
     """Of three blocks, the first two compute attention twice, and the last computes it once, for one position."""
     model = classifier(dataclasses.replace(tiny_config, num_hidden_layers=3))
     batch = make_batch(model, tiny_config)
@@ -129,7 +130,7 @@ def test_the_other_blocks_can_be_rematerialized(tiny_config: BertConfig):
 
 
 @pytest.mark.parametrize("build", [classifier, multiple_choice, causal_first_position])
-def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_config: BertConfig, build):
+def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_config, build):
     model = randomize_weights(build(tiny_config), 0)
     batch = make_batch(model, tiny_config)
     for rematerialize in (False, True):
@@ -138,7 +139,7 @@ def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_c
         np.testing.assert_allclose(call(batch), model(batch), rtol=1e-5, atol=1e-6)
 
 
-def test_models_that_read_other_positions_keep_the_complete_last_block(tiny_config: BertConfig):
+def test_models_that_read_other_positions_keep_the_complete_last_block(tiny_config):
     encoder = build_encoder(tiny_config)
     causal = classifier(dataclasses.replace(tiny_config, causal_attention=True))
     fast, regularized = classifier(tiny_config), classifier(tiny_config)
@@ -149,3 +150,41 @@ def test_models_that_read_other_positions_keep_the_complete_last_block(tiny_conf
         assert skip_unread_positions(model) is model
     model = build_task_model(CLASSIFICATION, encoder, 3, head_input=HeadInput("embeddings", 2))
     assert rematerialized(model) is model  # it has no blocks
+
+
+FEATURES = random_features(3, 11)
+OTHER_SIZES = {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_hidden_layers": 1}
+
+
+@pytest.mark.parametrize("changes", [{"causal_attention": True}, OTHER_SIZES])
+def test_flat_blocks_have_the_outputs_of_the_model(changes):
+    encoder = scattered(build_encoder(tiny_config(**changes), return_all_layers=True, seed=1))
+    without_pooler = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
+    sum_of_blocks = keras.Model(encoder.input, {"sum": keras.layers.Add()(encoder.output["encoder_outputs"] * 2)})
+    for model in (encoder, without_pooler, sum_of_blocks):
+        expected, found = model(FEATURES), flatten_blocks(model)(FEATURES)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=5e-6, err_msg=name)
+
+
+def test_models_with_nested_or_other_blocks_are_not_flattened():
+    model, features = build_model(MULTIPLE_CHOICE), random_features(2, CHOICES, 7)
+    np.testing.assert_array_equal(flatten_blocks(model)(features), model(features))
+    model = build_task_model(CLASSIFICATION, build_encoder(CONFIG, seed=1, dtype="mixed_bfloat16"), 3)
+    np.testing.assert_array_equal(flatten_blocks(model)(FEATURES), model(FEATURES))
+
+
+def test_flat_blocks_have_fewer_operations_and_no_transposes():
+    encoder = build_encoder(CONFIG, return_all_layers=True, seed=1)
+    sum_of_blocks = keras.Model(encoder.input, keras.layers.Add()(encoder.output["encoder_outputs"]))
+    flat = trace_operations(flatten_blocks(sum_of_blocks), sum_of_blocks)
+    assert "Transpose" not in flat
+    assert len(flat) < 0.7 * len(trace_operations(sum_of_blocks, sum_of_blocks))
+
+
+def trace_operations(function, model: keras.Model) -> list[str]:
+    """Returns the operations in the graph of a function of the model's inputs."""
+    features = dict.fromkeys(model.input, tf.TensorSpec([None, None], tf.int32))
+    graph = tf.function(lambda features: function(features), autograph=False).get_concrete_function(features).graph
+    return [operation.type for operation in graph.get_operations() if operation.type != "Const"]

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import pytest
@@ -18,13 +16,13 @@ from official_bert.modeling.fast import verification
 from official_bert.modeling.fast.compiled_blocks import _compile_blocks, compile_blocks
 from official_bert.modeling.fast.flat_blocks import _flatten_blocks, flatten_blocks
 from official_bert.modeling.fast.last_block import _read_first, skip_unread_positions
-from official_bert.modeling.fast.model_parts import ModelParts, split_model
+from official_bert.modeling.fast.model_parts import split_model
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.pretraining.train_step import Pretrainer
 from tests import make
 
-FORMS: dict[str, Callable[..., bool]] = {
+FORMS = {
     "compiled": lambda parts: verification.is_faithful(_compile_blocks, parts),
     "flat": lambda parts: verification.is_faithful(_flatten_blocks, parts, training=False),
     "last": lambda parts: verification.is_faithful(_read_first, parts, first_position_only=True),
@@ -36,22 +34,22 @@ class EditedConfig(BertConfig):
     adds_layer: bool = True  # see add_layer
 
 
-def make_parts(**changes: bool) -> ModelParts | None:
+def make_parts(**changes: bool):
     config = make.tiny_config(num_attention_heads=4)
     return split_model(build_encoder(EditedConfig(**config.to_dict(), **changes)))
 
 
 @pytest.fixture(autouse=True)
-def forget_verified_forms() -> Iterator[None]:
+def forget_verified_forms():
     verification._verify.cache_clear()
     yield
     verification._verify.cache_clear()
 
 
-def change_scores(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
+def change_scores(patch: pytest.MonkeyPatch, change):
     """Patches `AttentionProbabilities.call`: `change` receives the layer and the products of queries and keys."""
 
-    def call(self: Any, inputs: Any) -> Any:
+    def call(self, inputs):
         query, key, attention_ids = inputs
         query, key = split_heads(query, self.num_heads), split_heads(key, self.num_heads)
         products = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
@@ -60,15 +58,15 @@ def change_scores(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) 
     patch.setattr(AttentionProbabilities, "call", call)
 
 
-def add_weight(patch: pytest.MonkeyPatch, initializer: str) -> None:
-    def build(self: Any, shapes: Any) -> None:
+def add_weight(patch: pytest.MonkeyPatch, initializer: str):
+    def build(self, shapes):
         self.extra = self.add_weight(shape=(), initializer=initializer, name="extra")
 
     patch.setattr(AttentionProbabilities, "build", build)
 
 
-def limit_window(patch: pytest.MonkeyPatch) -> None:
-    def mask_far(layer: Any, products: Any) -> Any:
+def limit_window(patch: pytest.MonkeyPatch):
+    def mask_far(layer, products):
         position = ops.arange(ops.shape(products)[-1])
         is_far = ops.abs(position[None, :] - position[: ops.shape(products)[-2], None]) > 256
         return products + ops.cast(is_far, "float32") * MASKED_SCORE
@@ -76,36 +74,36 @@ def limit_window(patch: pytest.MonkeyPatch) -> None:
     change_scores(patch, mask_far)
 
 
-def add_weight_that_starts_at_zero(patch: pytest.MonkeyPatch) -> None:
+def add_weight_that_starts_at_zero(patch: pytest.MonkeyPatch):
     add_weight(patch, "zeros")
     change_scores(patch, lambda layer, products: ops.where(products > 0, products + layer.extra, products))
 
 
-def add_weight_in_function(patch: pytest.MonkeyPatch) -> None:
+def add_weight_in_function(patch: pytest.MonkeyPatch):
     """Patches `compute_from_products`, which the forms call."""
     add_weight(patch, "ones")
     original = AttentionProbabilities.compute_from_products
 
-    def compute(self: Any, products: Any, *rest: Any) -> Any:
+    def compute(self, products, *rest):
         return original(self, products * self.extra, *rest)
 
     patch.setattr(AttentionProbabilities, "compute_from_products", compute)
 
 
-def require_heads(patch: pytest.MonkeyPatch) -> None:
+def require_heads(patch: pytest.MonkeyPatch):
     """Patches the block so that it cannot be built with the number of heads of the small model."""
 
-    def build(self: Any, shapes: Any) -> None:
+    def build(self, shapes):
         if self.num_heads % 4:
             raise ValueError("the number of heads is not a multiple of 4")
 
     patch.setattr(AttentionProbabilities, "build", build)
 
 
-def add_layer(patch: pytest.MonkeyPatch) -> None:
+def add_layer(patch: pytest.MonkeyPatch):
     original = encoder_block.encoder_block
 
-    def changed(x: Any, ids: Any, config: Any, *arguments: Any) -> Any:
+    def changed(x, ids, config, *arguments):
         return original(keras.layers.Activation("tanh")(x) if config.adds_layer else x, ids, config, *arguments)
 
     patch.setattr(encoder, "encoder_block", changed)
@@ -114,8 +112,7 @@ def add_layer(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("edit", "expected"), [
     (functools.partial(change_scores, change=lambda _, products: products * 1.01),
      {"compiled": False, "flat": False, "last": True}),  # the last block calls the layer itself
-    (limit_window, {"flat": False}),
-    (add_weight_that_starts_at_zero, {"flat": False}),
+    (limit_window, {"flat": False}), (add_weight_that_starts_at_zero, {"flat": False}),
     (add_weight_in_function, {"compiled": False, "flat": True}),  # the flat form calls the function outside of XLA
     (require_heads, {"flat": False}),
 ])  # fmt: skip
