@@ -18,7 +18,6 @@ from official_bert.kinds.features import LABELS, TEXTS, row_lengths
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import Dropout
 from official_bert.runs.training_log import EVAL, TrainingLog
-from official_bert.tokenization.casing import UNCASED
 from tests.finetuning.conftest import random_features
 from tests.make import VOCAB, assert_rejected, list_weights, tiny_config
 
@@ -30,7 +29,7 @@ ROWS = 12  # three batches
 
 
 def make_trainer(head=ClassificationSpec(labels=tuple("abcd")), **changes) -> Trainer:  # noqa: B008
-    initial_model, options = LoadedModel(tiny_config(), {}, VOCAB, UNCASED), dataclasses.replace(OPTIONS, **changes)
+    initial_model, options = LoadedModel(tiny_config(), {}, VOCAB), dataclasses.replace(OPTIONS, **changes)
     return Trainer(head, initial_model, options, ROWS)
 
 
@@ -113,7 +112,7 @@ def test_the_training_step_has_the_options_that_save_memory(monkeypatch: pytest.
 
 def test_training_starts_from_the_head_of_a_fine_tuned_model():
     spec, trained = ClassificationSpec(labels=tuple("abcd")), list_weights(make_trainer(random_seed=8).model)
-    model = LoadedModel(tiny_config(), trained, VOCAB, UNCASED, task_spec=spec.task_spec("t", 16))
+    model = LoadedModel(tiny_config(), trained, VOCAB, task_spec=spec.task_spec("t", 16))
     for path, value in list_weights(Trainer(spec, model, OPTIONS, ROWS).model).items():
         np.testing.assert_array_equal(value, trained[path])
 

@@ -177,11 +177,9 @@ def test_class_weights_are_a_dict_or_in_the_order_of_the_labels():
     np.testing.assert_allclose(class_labels.weights_by_class(weights, ["no", "yes"]), [4 / 6, 2.0])
 
 
-@pytest.mark.parametrize(
-    "labels", [[None, "a"], ["a", np.nan], [["a"], ["b"]], [b"a", b"b"], ["1", "1.0"], [1, 1.0], ["a", "a"]]
-)
-def test_invalid_or_duplicate_class_names_are_rejected(labels):
-    assert_rejected(("labels", labels, "two"), class_labels.check_label_names, labels, 2, {})
+def test_invalid_or_duplicate_class_names_are_rejected():
+    for labels in [None, "a"], ["a", np.nan], [["a"], ["b"]], [b"a", b"b"], ["1", "1.0"], [1, 1.0], ["a", "a"]:
+        assert_rejected(("labels", labels, "two"), class_labels.check_label_names, labels, 2, {})
 
 
 def features(labels: list) -> Features:
