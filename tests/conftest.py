@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from official_bert.modeling.config import BertConfig
+    from official_bert.tokenization.fast import FastTokenizer
     from tests.object_store import ObjectStore
 
 # Must be set before TensorFlow is first imported.
@@ -50,6 +51,13 @@ def vocab_file(tmp_path: pathlib.Path) -> str:
     from tests import make  # here, since it imports this module
 
     return make.write_vocab(tmp_path / "vocab.txt")
+
+
+@pytest.fixture
+def tokenizer(vocab_file: str) -> "FastTokenizer":
+    from official_bert.tokenization.fast import FastTokenizer  # here, since few tests need it
+
+    return FastTokenizer(vocab_file)
 
 
 @pytest.fixture(scope="session")

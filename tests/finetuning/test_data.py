@@ -42,14 +42,11 @@ def test_the_digest_changes_with_everything_that_features_depend_on(data, vocab_
     def digest(**changes) -> str:
         return dataclasses.replace(data, **changes).digest("train")
 
-    changed = [
-        {"_examples": {"train": EXAMPLES[:1]}},
-        {"max_seq_length": 11},
-        {"tokenizer": FastTokenizer(vocab_file, do_lower_case=False)},
-        {"tokenizer": FastTokenizer(vocab_file, strip_accents=False)},
-        {"tokenizer": FastTokenizer(write_vocab(tmp_path / "other.txt", [*WORDS[:-2], WORDS[-1], WORDS[-2]]))},
-        {"task": GlueTask("rte", GlueOptions(doc_stride=2))},
-    ]
+    shuffled = write_vocab(tmp_path / "other.txt", [*WORDS[:-2], WORDS[-1], WORDS[-2]])
+    tokenizers = [FastTokenizer(vocab_file, **{name: False}) for name in ("do_lower_case", "strip_accents")]
+    changed = [{"tokenizer": each} for each in (*tokenizers, FastTokenizer(shuffled))]
+    changed += [{"task": GlueTask("rte", GlueOptions(doc_stride=2))}, {"max_seq_length": 11}]
+    changed.append({"_examples": {"train": EXAMPLES[:1]}})
     assert len({digest(), *(digest(**each) for each in changed)}) == 7
     decided, settings = GlueTask("rte", GlueOptions()), {"temperature": 2.0, "thresholds": (0.1, 0.9)}
     decided.spec = dataclasses.replace(decided.spec, **settings)

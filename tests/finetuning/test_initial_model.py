@@ -49,15 +49,10 @@ def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-_SWAPPED = [*WORDS[:10], WORDS[11], WORDS[10], *WORDS[12:]]
-
-
 def test_a_vocabulary_unlike_the_checkpoints_is_rejected(pretrained: str, fine_tuned: str, tmp_path: pathlib.Path):
-    for folder, words, names in (
-        (pretrained, _SWAPPED, ("line 11", "'g'", "'f'")),
-        (pretrained, WORDS[:-2], (len(WORDS) - 2, len(WORDS))),
-        (fine_tuned, _SWAPPED, ("line 11",)),
-    ):
+    swapped = [*WORDS[:10], WORDS[11], WORDS[10], *WORDS[12:]]
+    cases = [(pretrained, swapped, ("line 11", "'g'", "'f'")), (fine_tuned, swapped, ("line 11",))]
+    for folder, words, names in (*cases, (pretrained, WORDS[:-2], (len(WORDS) - 2, len(WORDS)))):
         own = write_vocab(tmp_path / "own.txt", words)
         names = (own, folder, "--vocab_file", *names)
         assert_rejected(names, read_initial_model, folder, LoadOverrides(vocab_file=own))

@@ -12,14 +12,9 @@ from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 
 TASK = GlueTask("sst-2", GlueOptions())
-OUTCOMES = [
-    Outcome("good film", "1", "1", True, 0.9),
-    Outcome("fine film", "1", "0", False, 0.6),
-    Outcome("bad <b>film</b>", "0", "1", False, 0.99),
-    Outcome("nice film", "1", "1", True, 0.8),
-    Outcome("dull film", "0", "0", True, 0.7),
-    Outcome("kind film", "1", "1", True, 0.7),
-]
+OUTCOMES = [Outcome("good film", "1", "1", True, 0.9), Outcome("fine film", "1", "0", False, 0.6)]
+OUTCOMES += [Outcome("bad <b>film</b>", "0", "1", False, 0.99), Outcome("nice film", "1", "1", True, 0.8)]
+OUTCOMES += [Outcome("dull film", "0", "0", True, 0.7), Outcome("kind film", "1", "1", True, 0.7)]
 
 
 def format_card(settings=None, **evaluation) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 from official_bert.modeling.config import BertConfig
 
 
-def random_batch(config: BertConfig, seed: int, batch: int = 3, length: int = 12, predictions: int = 4):
+def random_batch(config: BertConfig, seed: int, batch: int = 3, length: int = 12):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(4, length + 1, batch)
     input_mask = (np.arange(length) < lengths[:, None]).astype("int32")
@@ -15,7 +15,7 @@ def random_batch(config: BertConfig, seed: int, batch: int = 3, length: int = 12
         "input_ids": rng.integers(0, config.vocab_size, (batch, length)).astype("int32") * input_mask,
         "input_mask": input_mask,
         "segment_ids": (np.arange(length) >= first[:, None]).astype("int32") * input_mask,
-        "masked_lm_positions": np.sort(rng.integers(0, lengths[:, None], (batch, predictions))).astype("int32"),
+        "masked_lm_positions": np.sort(rng.integers(0, lengths[:, None], (batch, 4))).astype("int32"),
     }
 
 

@@ -1,7 +1,5 @@
 """BiLSTMs between encoder and head: fine-tuned with the encoder, or trained on the features of a frozen one."""
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
@@ -10,27 +8,22 @@ import tensorflow as tf
 from official_bert.modeling.bilstm import extend_encoder
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import FEATURES, HeadInput
-from tests.make import assert_rejected, build_task_model, list_weights
+from tests.make import assert_rejected, build_task_model, list_weights, tiny_config
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
 UNITS = 3
 
 
 @pytest.mark.parametrize("num_layers", [5, 1])  # more than the last four, and only one
-def test_features_equal_the_selected_encoder_layers(num_layers: int, tiny_config):
-    config = dataclasses.replace(tiny_config, num_hidden_layers=num_layers)
+def test_features_equal_the_selected_encoder_layers(num_layers: int):
+    config = tiny_config(num_hidden_layers=num_layers)
     encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
     batch = inputs_of_encoder(random_batch(config, 0, batch=1, length=5))
     layers = [np.asarray(each) for each in encoder(batch)["encoder_outputs"]]
     embeddings = np.asarray(keras.Model(encoder.input, encoder.get_layer("embeddings_dropout").output)(batch))
-    expected = {
-        "embeddings": embeddings,
-        "last_hidden": layers[-1],
-        "second_to_last_hidden": [embeddings, *layers][-2],
-        "sum_last_four": sum(layers[-4:]),
-        "concat_last_four": np.concatenate(layers[-4:], axis=-1),
-        "sum_all": sum(layers),
-    }
+    expected = {"embeddings": embeddings, "last_hidden": layers[-1], "second_to_last_hidden": [embeddings, *layers][-2]}
+    expected |= {"sum_last_four": sum(layers[-4:]), "concat_last_four": np.concatenate(layers[-4:], axis=-1)}
+    expected["sum_all"] = sum(layers)
     assert tuple(expected) == FEATURES
     for head, values in expected.items():
         model = extend_encoder(encoder, head, UNITS)
@@ -39,9 +32,9 @@ def test_features_equal_the_selected_encoder_layers(num_layers: int, tiny_config
         np.testing.assert_allclose(features(batch, training=True), values, atol=1e-5)
 
 
-def test_both_directions_read_the_whole_text_without_padding(tiny_config):
-    model = extend_encoder(randomize_weights(build_encoder(tiny_config), 0), "bilstm", UNITS, seed=1)
-    batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=9))
+def test_both_directions_read_the_whole_text_without_padding():
+    model = extend_encoder(randomize_weights(build_encoder(tiny_config()), 0), "bilstm", UNITS, seed=1)
+    batch = inputs_of_encoder(random_batch(tiny_config(), 1, batch=1, length=9))
     batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
     whole = model(batch)
     cut = model({name: values[:, :6] for name, values in batch.items()})
@@ -53,16 +46,16 @@ def test_both_directions_read_the_whole_text_without_padding(tiny_config):
     np.testing.assert_array_equal(whole["pooled_output"], ends.reshape(1, -1))
     # The vector of the first token contains the backward direction, which has read the last token.
     ids = batch["input_ids"].copy()
-    ids[0, 5] = (ids[0, 5] + 1) % tiny_config.vocab_size
+    ids[0, 5] = (ids[0, 5] + 1) % tiny_config().vocab_size
     change = np.abs(np.asarray(model({**batch, "input_ids": ids})["sequence_output"] - whole["sequence_output"]))
     assert change[0, 0, UNITS:].max() > 1e-6
 
 
 @pytest.mark.parametrize("head", ["linear", "bilstm", "second_to_last_hidden"])  # one of each form
-def test_only_trainable_weights_have_gradients(head: str, tiny_config):
-    encoder = build_encoder(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
+def test_only_trainable_weights_have_gradients(head: str):
+    encoder = build_encoder(tiny_config(num_hidden_layers=1), seed=0)
     model = build_task_model("tagging", encoder, 4, seed=1, head_input=HeadInput(head, UNITS))
-    batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=5))
+    batch = inputs_of_encoder(random_batch(tiny_config(), 1, batch=1, length=5))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(batch) ** 2)
     trained = {variable.path for variable in model.trainable_variables}
@@ -82,8 +75,8 @@ def test_head_and_units_are_stored_unless_the_head_reads_the_encoder():
         assert_rejected(("lstm_units", units, 1, "100,000"), HeadInput, "bilstm", units)
 
 
-def test_each_direction_and_layer_has_different_initial_weights(tiny_config):
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1)
+def test_each_direction_and_layer_has_different_initial_weights():
+    config = tiny_config(num_hidden_layers=1)
     weights = [list_weights(extend_encoder(build_encoder(config, seed=0), "bilstm", UNITS, 1)) for _ in range(2)]
     first, second = ([value for path, value in each.items() if path.endswith("recurrent_kernel")] for each in weights)
     assert len({kernel.tobytes() for kernel in first}) == len(first) == 4

@@ -15,15 +15,9 @@ MODELS = {path.stem: BertConfig.from_json_file(str(path)) for path in sorted(ROO
 
 WIDTHS = (128, 256, 512, 768)  # of the miniatures
 # Parameters of encoder and pooler, as published with the releases.
-PUBLISHED = {
-    "uncased_L-2_H-128_A-2": 4_385_920,
-    "uncased_L-4_H-256_A-4": 11_170_560,
-    "uncased_L-4_H-512_A-8": 28_763_648,
-    "uncased_L-8_H-512_A-8": 41_373_184,
-    "uncased_L-12_H-768_A-12": 109_482_240,
-    "uncased_L-24_H-1024_A-16": 335_141_888,
-}
-
+PUBLISHED = {"uncased_L-2_H-128_A-2": 4_385_920, "uncased_L-4_H-256_A-4": 11_170_560}
+PUBLISHED |= {"uncased_L-4_H-512_A-8": 28_763_648, "uncased_L-8_H-512_A-8": 41_373_184}
+PUBLISHED |= {"uncased_L-12_H-768_A-12": 109_482_240, "uncased_L-24_H-1024_A-16": 335_141_888}
 VOCAB_SIZES = {"uncased": 30_522, "cased": 28_996, "chinese": 21_128, "multi_cased": 119_547, "multilingual": 105_879}
 
 

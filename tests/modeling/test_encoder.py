@@ -1,6 +1,5 @@
 """The encoder and the pre-training heads follow the paper, also with left-to-right attention."""
 
-import dataclasses
 import math
 import pathlib
 import shutil
@@ -12,7 +11,7 @@ import pytest
 import official_bert
 from official_bert.kinds.question_answering.model import SpanLogits
 from official_bert.modeling import layer_names
-from official_bert.modeling.config import ACTIVATIONS, BertConfig
+from official_bert.modeling.config import ACTIVATIONS
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.embeddings import TokenTypeEmbedding
 from official_bert.modeling.encoder import build_encoder
@@ -22,7 +21,7 @@ from official_bert.modeling.initialization import activation
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from tests.conftest import ROOT
-from tests.make import assert_rejected, list_weights
+from tests.make import assert_rejected, list_weights, tiny_config
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 from tests.reference import Reference
 
@@ -32,8 +31,8 @@ OTHER_SIZES = {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_attention_heads
 @pytest.mark.parametrize(("seed", "change"), [
     (3, {"hidden_act": "gelu"}), (0, {"hidden_act": "gelu_exact"}), (1, {"causal_attention": True}), (0, OTHER_SIZES),
 ])  # fmt: skip
-def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, seed: int, change: dict[str, object]):
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1 + seed, **change)
+def test_outputs_equal_the_float64_transcription(seed: int, change: dict[str, object]):
+    config = tiny_config(num_hidden_layers=1 + seed, **change)
     model = randomize_weights(build_pretraining_model(config), seed)
     batch = random_batch(config, seed, length=(5, 12, 31, 32)[seed])
     reference = Reference(list_weights(model), config)
@@ -68,13 +67,13 @@ def test_outputs_equal_those_of_the_original(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_equal_their_definitions(name: str, tiny_config: BertConfig):
-    config, x = dataclasses.replace(tiny_config, hidden_act=name), np.linspace(-8.0, 8.0, 33)
+def test_activations_equal_their_definitions(name: str):
+    config, x = tiny_config(hidden_act=name), np.linspace(-8.0, 8.0, 33)
     np.testing.assert_allclose(activation(config)(x), Reference({}, config).activation(x), atol=1e-6)
 
 
-def test_each_dropout_layer_has_its_configured_rate(tiny_config: BertConfig):
-    config = dataclasses.replace(tiny_config, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5)
+def test_each_dropout_layer_has_its_configured_rate():
+    config = tiny_config(hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5)
     rates = {layer.name: layer.rate for layer in build_encoder(config).layers if isinstance(layer, Dropout)}
     assert rates == {name: 0.5 if "probabilities" in name else 0.25 for name in rates}
     assert len(rates) == 1 + 3 * config.num_hidden_layers
@@ -86,9 +85,9 @@ def test_more_than_two_segment_types_are_supported():
 
 
 @pytest.fixture(scope="module")
-def three_blocks(tiny_config: BertConfig):
+def three_blocks():
     """An encoder, a batch whose last row is padding, and the outputs."""
-    config = dataclasses.replace(tiny_config, num_hidden_layers=3)
+    config = tiny_config(num_hidden_layers=3)
     encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
     batch = inputs_of_encoder(random_batch(config, 0))
     batch["input_mask"][2] = 0
@@ -112,8 +111,8 @@ def test_vectors_are_pooled_over_the_tokens_of_the_chosen_blocks(pooling: str, l
     np.testing.assert_allclose(unit, vectors / np.maximum(lengths, 1e-12), atol=1e-5)
 
 
-def test_unknown_blocks_are_rejected_for_pooling(tiny_config: BertConfig):
-    encoder = build_encoder(tiny_config)
+def test_unknown_blocks_are_rejected_for_pooling():
+    encoder = build_encoder(tiny_config())
     for layers in ([], [0], [3], [-3], [1, 3]):
         assert_rejected(("layers", layers, "1 to 2", -1, -2), build_vector_model, encoder, "mean", layers)
     assert_rejected(("pooling", "'sum'", "mean"), build_vector_model, encoder, "sum")
@@ -125,8 +124,8 @@ def test_blocks_are_found_by_the_names_of_their_layers():
     assert [layer_names.is_in_encoder(name) for name in names] == [True, True, True, False, True]
 
 
-def test_overlong_sequences_are_rejected(tiny_config: BertConfig):
-    encoder = build_encoder(tiny_config)
+def test_overlong_sequences_are_rejected():
+    encoder = build_encoder(tiny_config())
     most = np.zeros((1, 32), "int32")
     assert encoder({"input_ids": most, "input_mask": most, "segment_ids": most})["sequence_output"].shape[1] == 32
     ids = np.zeros((1, 33), "int32")
@@ -147,8 +146,8 @@ def test_packed_texts_attend_only_to_themselves(attention_ids: list[int], settin
     np.testing.assert_array_equal(found[0] > 0, [expected, expected])  # [N, S, T]
 
 
-def test_models_survive_saving(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1, causal_attention=True)
+def test_models_survive_saving(tmp_path: pathlib.Path):
+    config = tiny_config(num_hidden_layers=1, causal_attention=True)
     model, batch = randomize_weights(build_pretraining_model(config), 3), random_batch(config, 3)
     for name, original, inputs in (("model", model, batch), ("encoder", get_encoder(model), inputs_of_encoder(batch))):
         original.save(tmp_path / f"{name}.keras")
@@ -158,12 +157,12 @@ def test_models_survive_saving(tiny_config: BertConfig, tmp_path: pathlib.Path):
             np.testing.assert_array_equal(before[key], after[key])
 
 
-def test_bfloat16_keeps_float32_weights_and_logits(tiny_config: BertConfig):
+def test_bfloat16_keeps_float32_weights_and_logits():
     # Weights large enough that logits differ by much more than the rounding of bfloat16.
-    model = randomize_weights(build_pretraining_model(tiny_config, dtype="mixed_bfloat16"), 5)
+    model = randomize_weights(build_pretraining_model(tiny_config(), dtype="mixed_bfloat16"), 5)
     assert {variable.dtype for variable in model.variables} == {"float32"}
-    batch = random_batch(tiny_config, 5)
-    exact = randomize_weights(build_pretraining_model(tiny_config), 5)(batch)
+    batch = random_batch(tiny_config(), 5)
+    exact = randomize_weights(build_pretraining_model(tiny_config()), 5)(batch)
     for key, value in model(batch).items():
         assert keras.backend.standardize_dtype(value.dtype) == "float32"
         expected = np.asarray(exact[key])
@@ -188,10 +187,10 @@ def test_gathered_vectors_come_from_the_requested_positions():
     np.testing.assert_array_equal(ends, np.where(input_mask > 0, sequence[..., 1], -1e9))
 
 
-def test_layers_declare_the_shapes_and_types_of_their_outputs(tiny_config: BertConfig):
-    model = build_pretraining_model(tiny_config, dtype="mixed_bfloat16")
+def test_layers_declare_the_shapes_and_types_of_their_outputs():
+    model = build_pretraining_model(tiny_config(), dtype="mixed_bfloat16")
     outputs = keras.Model(model.input, {layer.name: layer.output for layer in model.layers})
-    batch = random_batch(tiny_config, 0)
+    batch = random_batch(tiny_config(), 0)
     for name, value in outputs(batch).items():
         declared = model.get_layer(name).output
         assert len(declared.shape) == len(value.shape), name
@@ -199,9 +198,8 @@ def test_layers_declare_the_shapes_and_types_of_their_outputs(tiny_config: BertC
         assert declared.dtype == keras.backend.standardize_dtype(value.dtype), name
 
 
-def test_initial_weights_have_the_published_distribution(tiny_config: BertConfig):
-    sizes = {"vocab_size": 2000, "hidden_size": 64, "intermediate_size": 256}
-    config = dataclasses.replace(tiny_config, initializer_range=0.05, **sizes)
+def test_initial_weights_have_the_published_distribution():
+    config = tiny_config(vocab_size=2000, hidden_size=64, intermediate_size=256, initializer_range=0.05)
     for path, value in list_weights(build_pretraining_model(config, seed=0)).items():
         name = path.rsplit("/", 1)[1]
         if name in ("bias", "beta"):
@@ -214,14 +212,14 @@ def test_initial_weights_have_the_published_distribution(tiny_config: BertConfig
             assert value.std() == pytest.approx(0.8796 * config.initializer_range, rel=4 / math.sqrt(value.size))
 
 
-def test_a_seed_gives_the_same_weights_and_no_two_layers_start_alike(tiny_config: BertConfig):
-    first, second = (list_weights(build_pretraining_model(tiny_config, seed=1)) for _ in range(2))
-    other = list_weights(build_pretraining_model(tiny_config, seed=2))
+def test_a_seed_gives_the_same_weights_and_no_two_layers_start_alike():
+    first, second = (list_weights(build_pretraining_model(tiny_config(), seed=1)) for _ in range(2))
+    other = list_weights(build_pretraining_model(tiny_config(), seed=2))
     for path, value in first.items():
         np.testing.assert_array_equal(value, second[path])
         if path.endswith(("kernel", "embeddings")):
             assert not np.array_equal(value, other[path])
     kernels = [value for path, value in first.items() if path.endswith("kernel") and value.shape == (8, 8)]
     assert len({kernel.tobytes() for kernel in kernels}) == len(kernels) == 2 * 4 + 2
-    encoder = list_weights(build_encoder(tiny_config, seed=1))
+    encoder = list_weights(build_encoder(tiny_config(), seed=1))
     assert all(np.array_equal(value, first[path]) for path, value in encoder.items())

@@ -62,6 +62,11 @@ def test_syntactic_words_are_read_from_conllu(tmp_path):
     assert conll.collect_tags([first, second]) == ["ADP", "DET", "NOUN", "SYM"]
 
 
+def test_real_sentences_are_read(test_data):
+    sentences, problems = read(str(test_data / "tagging" / "de_gsd-ud-dev.conllu"))
+    assert (len(sentences), len(conll.collect_tags(sentences)), problems) == (799, 17, [])
+
+
 @pytest.mark.parametrize(("text", "name", "names"), [
     ("cat O\nsat X\n", "a.txt", ("line 2", "'X'", "NOUN, O")),
     ("cat O\nsat\n", "a.txt", ("line 2", 1, "expected 2")), ("Gaza\n\ncat O\n", "a.txt", ("line 1", "1 column", 2)),

@@ -15,9 +15,24 @@ from official_bert.tasks.options import GLUE, XNLI, GlueOptions, XnliOptions
 from official_bert.utils.bad_rows import BadRows
 from tests.make import assert_rejected, write_text
 
+# Number of examples in each part of the release, if available here.
+ROWS = {"CoLA": (8551, 1043, 1063), "MRPC": (3668, 408, 1725), "STS-B": (5749, 1500, 1379), "RTE": (2490, 277, 3000)}
+ROWS |= {"WNLI": (635, 71, 146), "QNLI": (None, 5463, None)}
+
 
 def make_task(name: str, folder: pathlib.Path) -> glue.GlueTask:
     return glue.GlueTask(name, GlueOptions(data_dir=str(folder)))
+
+
+@pytest.mark.parametrize("folder", ROWS)
+def test_all_examples_of_the_release_are_read(folder, test_data):
+    task = make_task(folder.lower(), test_data / "glue" / folder)
+    for split, count in zip(("train", "dev", "test"), ROWS[folder], strict=True):
+        if count is not None:
+            examples = task.read(split, BadRows())
+            assert len(examples) == count
+            assert all(each.text_a and (each.text_b is not None) == task.spec.pair for each in examples)
+            assert all((each.label is None) == (split == "test") for each in examples)
 
 
 @pytest.mark.parametrize(("name", "split", "text", "expected"), [
@@ -79,8 +94,8 @@ _PROBABILITIES = [[0.1, 0.7, 0.2], [0.8, 0.1, 0.1]]
 
 SUBMISSIONS = [
     ("mnli", "test_mismatched", _PROBABILITIES, "MNLI-mm.tsv", ("entailment", "contradiction")),
-    ("sts-b", "test", [-0.2, 2.34567], "STS-B.tsv", ("0", "2.34567")),
-    ("sts-b", "test", [5.1, 5.0], "STS-B.tsv", ("5", "5")),
+    ("sts-b", "test", [-0.2, 5.1], "STS-B.tsv", ("0", "5")),
+    ("sts-b", "test", [2.34567, 5.0], "STS-B.tsv", ("2.34567", "5")),
     ("mnli", "dev_matched", _PROBABILITIES, None, ()),
 ]
 

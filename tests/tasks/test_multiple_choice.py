@@ -62,15 +62,19 @@ def test_examples_without_labels_are_read_for_prediction(tmp_path: pathlib.Path)
 
 
 def test_files_of_another_layout_and_missing_folders_are_refused(tmp_path: pathlib.Path):
-    for name, text, *names in (
-        ("a.csv", "sent1,ending1,ending2,ending3,label\n", "line 1", "'sent2', 'ending0'", "'sent1'"),
-        ("a.csv", HEADER, "examples"),
-        ("a.txt", HEADER, "*.csv", "*.jsonl", "*.tsv"),
-    ):
+    files = [("a.csv", HEADER, "examples"), ("a.txt", HEADER, "*.csv", "*.jsonl", "*.tsv")]
+    other = ("a.csv", "sent1,ending1,ending2,ending3,label\n", "line 1", "'sent2', 'ending0'", "'sent1'")
+    for name, text, *names in (*files, other):
         path = write_text(tmp_path / name, text)
         assert_rejected((path, *names), read, path)
     nowhere = tmp_path / "nowhere"
     assert_rejected(("--data_dir", nowhere), make_task("swag", nowhere).read, "train", BadRows())
+
+
+@pytest.mark.parametrize(("path", "count"), [("codah/full_data.tsv", 2776), ("swag/hf_sample_10rows.jsonl", 10)])
+def test_real_data_sets_are_read_completely(path: str, count: int, test_data: pathlib.Path):
+    examples, problems = read(str(test_data / path))
+    assert (len(examples), problems) == (count, [])
 
 
 def test_choices_keep_their_four_sequences_together(tokenizer, tmp_path: pathlib.Path):
@@ -83,7 +87,7 @@ def test_choices_keep_their_four_sequences_together(tokenizer, tmp_path: pathlib
     assert features.targets[LABELS].tolist() == [2, 0]
     assert np.diff(features.splits).tolist() == [6] * 7 + [8]
     predictions = task.spec.decode([np.eye(4)[2], np.eye(4)[1]], features, examples)
-    assert task.metrics(predictions, examples) == {"accuracy": 0.5}
+    assert task.metrics(predictions, examples) == dict.fromkeys(task.score_names, 0.5)
     (path,) = task.write_predictions(str(tmp_path), "dev", predictions, examples)
     assert pathlib.Path(path).read_text() == "2\n1\n"
     outcomes = [(each.expected, each.predicted, each.correct) for each in task.spec.outcomes(predictions, examples)]

@@ -82,6 +82,13 @@ def test_files_of_another_layout_are_refused(content: str, names, tmp_path: path
     assert_rejected((path, *names), squad.read, path, version_2=True, split="train", bad_rows=BadRows())
 
 
+def test_every_real_question_is_read(test_data: pathlib.Path):
+    for name, *expected in (("train-v1.1-part.json", 11_877, 0), ("dev-v2.0-part.json", 1_407, 702)):
+        questions, problems = read(str(test_data / "squad" / name), version_2="v2.0" in name, split="train")
+        assert [len(questions), sum(question.answers == () for question in questions)] == expected
+        assert problems == []
+
+
 @pytest.mark.parametrize("version_2", [False, True])
 def test_answers_are_scored_and_written_as_the_original_writes_them(version_2: bool, tokenizer, tmp_path: pathlib.Path):
     options = SquadV2Options if version_2 else SquadOptions

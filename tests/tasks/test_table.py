@@ -105,6 +105,7 @@ def test_several_labels_are_scored(tmp_path):
     examples, predictions = task.read("train", BadRows()), np.array([[0.9, 0.8], [0.1, 0.2], [0.7, 0.9]])
     expected = {"f1_micro": 6 / 7, "f1_macro": (2 / 3 + 1) / 2, "exact_match": 2 / 3}
     assert task.metrics(predictions, examples) == pytest.approx(expected)
+    assert {*task.score_names} <= {*expected}
     assert [each.predicted for each in task.spec.outcomes(predictions, examples)] == ["x, y", "(none)", "x, y"]
 
 
@@ -242,11 +243,9 @@ def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):
     examples = read(write_text(tmp_path / "a.csv", f'text,label\n"a" b,x\nc,x\nd,y\n{long},y\n'), bad_rows=bad_rows)
     assert [example.id for example in examples] == ["3", "4", "5"]
     assert examples[-1].text_a == long
-    read(write_text(tmp_path / "a.csv", 'text,label\na,x\nb,y\n"c,x\nd,y\n'), bad_rows=bad_rows)
-    first, second = bad_rows.problems
-    assert_mentions(first, "a.csv", "line 2", "quote")
-    assert first.count("line") == 1
-    assert_mentions(second, "a.csv", "line 4", "line 5")
+    (problem,) = bad_rows.problems
+    assert_mentions(problem, "a.csv", "line 2", "quote")
+    assert problem.count("line") == 1
 
 
 def test_texts_for_a_teacher_may_have_empty_labels(tmp_path):

@@ -52,7 +52,9 @@ def test_tags_missing_in_training_count_as_errors(tmp_path: pathlib.Path, capsys
     task = make_folder_task(tmp_path)
     sentences = task.read("dev", BadRows())
     assert_mentions(capsys.readouterr().out, "2 words", "dev", "VERB")
-    assert task.metrics([(["DET", "NOUN", "NOUN", "NOUN"], [1.0] * 4)], sentences) == {"accuracy": 0.5}
+    assert task.metrics([(["DET", "NOUN", "NOUN", "NOUN"], [1.0] * 4)], sentences) == dict.fromkeys(
+        task.score_names, 0.5
+    )
 
 
 def test_tags_are_learned_scored_and_written_for_conlleval(tokenizer, tmp_path: pathlib.Path):
@@ -68,7 +70,7 @@ def test_tags_are_learned_scored_and_written_for_conlleval(tokenizer, tmp_path: 
     right = [np.float32([first, first, other, first]), np.float32([first, other, first, first, first])]
     predictions = task.spec.decode(right, features, sentences)
     assert [tags for tags, _ in predictions] == [["B-X", "O"], ["O"]]
-    assert task.metrics(predictions, sentences)["f1"] == 1.0
+    assert {task.metrics(predictions, sentences)[name] for name in ("f1", *task.score_names)} == {1.0}
     (path,) = task.write_predictions(str(tmp_path), "dev", predictions, sentences)
     assert path == str(tmp_path / "predictions_dev.txt")
     assert pathlib.Path(path).read_text() == "cat\tB-X\tB-X\nran\tO\tO\n\nunaffable\tO\tO\n\n"

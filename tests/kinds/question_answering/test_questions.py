@@ -14,11 +14,8 @@ from tests.make import assert_rejected, list_rows
 Limits = tuple[int, int, int]  # max_seq_length, doc_stride and max_query_length
 SMALL, LARGE = (12, 2, 3), (30, 2, 3)
 CONTEXT = "the cat sat on the mat . the dog ran"
-QUESTIONS = [
-    Question("q0", "who ran ?", CONTEXT, (Answer("dog", 29), Answer("the dog", 25))),
-    Question("q1", "who sat ?", "", ()),
-    Question("q2", "cat", CONTEXT, ()),
-]
+QUESTIONS = [Question("q0", "who ran ?", CONTEXT, (Answer("dog", 29), Answer("the dog", 25)))]
+QUESTIONS += [Question("q1", "who sat ?", "", ()), Question("q2", "cat", CONTEXT, ())]
 LENGTH = 13
 
 

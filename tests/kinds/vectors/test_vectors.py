@@ -14,7 +14,6 @@ from official_bert.kinds.spec import Outcome
 from official_bert.kinds.vectors import retrieval
 from official_bert.kinds.vectors.model import CosineLoss, RankingLoss, TripletLoss
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
-from official_bert.tokenization.fast import FastTokenizer
 from tests.make import assert_rejected
 
 
@@ -51,6 +50,7 @@ def test_a_text_is_found_among_the_second_texts_and_negatives_of_all():
     head = VectorSpec(dimensions=(1,))
     scores = head.scores(vectors, examples)
     # For a: f, b, c, d. For e: b, f, c, d.
+    assert {*head.score_names} <= {*scores}
     expected = {"accuracy_at_1": 0.5, "recall_at_5": 1.0, "mrr": (1 / 2 + 1) / 2, "triplet_accuracy": 2 / 3}
     expected["mrr_of_1"] = 1 / 4  # with one dimension, all vectors have the same direction
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
@@ -108,13 +108,14 @@ def test_pairs_with_scores_have_correlations():
     assert_rejected(("x[0]", "pairs of texts"), spec.make_training_examples, [("a", "b", "c")], [1.0])
     assert_rejected(("x[1]", "triplets"), VectorSpec().make_training_examples, [("a", "b"), ("a", "b", "c")], None)
     scores = spec.scores(vectors, examples)
+    assert {*VectorSpec(graded=True).score_names} <= {*scores}
     assert scores["spearman"] == pytest.approx(0.8)
     assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, expected)[0, 1], abs=1e-6)
 
 
-def test_a_text_may_be_a_pair_and_equal_texts_have_equal_numbers(vocab_file: str):
+def test_a_text_may_be_a_pair_and_equal_texts_have_equal_numbers(tokenizer):
     examples = [VectorExample("", ("a ||| a ||| the cat", "the")), VectorExample("", ("the", "cat"))]
-    specs, tokenizer = [VectorSpec(objective=each) for each in ("ranking", "cosine")], FastTokenizer(vocab_file)
+    specs = [VectorSpec(objective=each) for each in ("ranking", "cosine")]
     features, other = (spec.featurize(examples, tokenizer, 16) for spec in specs)
     assert features.segment_ids.sum() == 3  # the text after the last separator, and [SEP]
     assert features.details["texts"].tolist() == [[0, 2], [2, 1]]

@@ -1,7 +1,5 @@
 """Blocks that are compiled, rematerialized or computed for one position only give the model's outputs and gradients."""
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
@@ -41,45 +39,44 @@ def training_function(model, call):
     return compute
 
 
-def classifier(config) -> keras.Model:
-    return build_classifier(build_encoder(config, seed=0), 3)
+def classifier(**changes) -> keras.Model:
+    return build_classifier(build_encoder(tiny_config(**changes), seed=0), 3)
 
 
-def multiple_choice(config) -> keras.Model:
-    return build_multiple_choice_model(build_encoder(config, seed=0), 3)
+def multiple_choice() -> keras.Model:
+    return build_multiple_choice_model(build_encoder(tiny_config(), seed=0), 3)
 
 
-def causal_first_position(config) -> keras.Model:
-    encoder = build_encoder(dataclasses.replace(config, causal_attention=True), seed=0)
+def causal_first_position() -> keras.Model:
+    encoder = build_encoder(tiny_config(causal_attention=True), seed=0)
     first = FirstPosition(name=FIRST_POSITION)(encoder.output["sequence_output"])
     return keras.Model(encoder.input, keras.layers.Dense(3)(first))
 
 
-def causal_tagger(config) -> keras.Model:
-    config = dataclasses.replace(config, causal_attention=True)
-    encoder = build_encoder(config, return_all_layers=True, seed=0)
+def causal_tagger() -> keras.Model:
+    encoder = build_encoder(tiny_config(causal_attention=True), return_all_layers=True, seed=0)
     blocks = keras.layers.Add()(encoder.output["encoder_outputs"])
     return keras.Model(encoder.input, keras.layers.Dense(3)(blocks))
 
 
-def frozen_encoder(config) -> keras.Model:
-    encoder = build_encoder(config, seed=0)
+def frozen_encoder() -> keras.Model:
+    encoder = build_encoder(tiny_config(), seed=0)
     freeze(encoder, ["layer_0_.*"])
     assert len(encoder.trainable_variables) == len(encoder.variables) - 16
     return encoder
 
 
-def make_batch(model: keras.Model, config) -> dict[str, tf.Tensor]:
+def make_batch(model: keras.Model) -> dict[str, tf.Tensor]:
     """Returns inputs of a model. The texts are the choices of one example if the model compares choices."""
-    batch = {name: tf.constant(values) for name, values in random_batch(config, 0).items() if name in model.input}
+    batch = {name: tf.constant(each) for name, each in random_batch(tiny_config(), 0).items() if name in model.input}
     has_choices = len(model.input["input_ids"].shape) == 3
     return {name: values[None] for name, values in batch.items()} if has_choices else batch
 
 
 @pytest.mark.parametrize("build", [multiple_choice, causal_tagger, frozen_encoder])
-def test_gradients_are_the_same_with_dropout(tiny_config, build):
-    model = randomize_weights(build(tiny_config), 0)
-    call, arguments = rematerialized(model), (make_batch(model, tiny_config), tf.constant([3, 4]))
+def test_gradients_are_the_same_with_dropout(build):
+    model = randomize_weights(build(), 0)
+    call, arguments = rematerialized(model), (make_batch(model), tf.constant([3, 4]))
     assert call is not model
     run = distribution.get_strategy("one_device").run
     expected, found = (run(training_function(model, each), args=arguments) for each in (model, call))
@@ -88,9 +85,9 @@ def test_gradients_are_the_same_with_dropout(tiny_config, build):
         np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6 * greatest, err_msg=variable.path)
 
 
-def test_outputs_are_the_same_in_and_out_of_training(tiny_config):
-    model = randomize_weights(build_pretraining_model(tiny_config), 0)
-    batch = make_batch(model, tiny_config)
+def test_outputs_are_the_same_in_and_out_of_training():
+    model = randomize_weights(build_pretraining_model(tiny_config()), 0)
+    batch = make_batch(model)
     still = model(batch)
     for training in (False, True):
         with dropout_seed([3, 4]):
@@ -103,10 +100,10 @@ def test_outputs_are_the_same_in_and_out_of_training(tiny_config):
         np.testing.assert_array_equal(value, still[name])
 
 
-def test_rematerialization_without_a_seed_has_the_same_dropout(tiny_config):
-    encoder = randomize_weights(build_encoder(tiny_config, seed=0), 0)
+def test_rematerialization_without_a_seed_has_the_same_dropout():
+    encoder = randomize_weights(build_encoder(tiny_config(), seed=0), 0)
     call = rematerialized(encoder)
-    batch = inputs_of_encoder(random_batch(tiny_config, 0))
+    batch = inputs_of_encoder(random_batch(tiny_config(), 0))
     gamma, bias = encoder.get_layer("layer_1_output_layer_norm").variables
     with tf.GradientTape() as tape:
         output = call(batch, training=True)["sequence_output"]
@@ -118,10 +115,10 @@ def test_rematerialization_without_a_seed_has_the_same_dropout(tiny_config):
 
 
 @pytest.mark.slow
-def test_the_other_blocks_can_be_rematerialized(tiny_config):
+def test_the_other_blocks_can_be_rematerialized():
     """Of three blocks, the first two compute attention twice, and the last computes it once, for one position."""
-    model = classifier(dataclasses.replace(tiny_config, num_hidden_layers=3))
-    batch = make_batch(model, tiny_config)
+    model = classifier(num_hidden_layers=3)
+    batch = make_batch(model)
     call = skip_unread_positions(model, rematerialize=True)
     compute = tf.function(training_function(model, call), autograph=False)
     operations = compute.get_concrete_function(batch, tf.constant([3, 4])).graph.get_operations()
@@ -130,19 +127,19 @@ def test_the_other_blocks_can_be_rematerialized(tiny_config):
 
 
 @pytest.mark.parametrize("build", [classifier, multiple_choice, causal_first_position])
-def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_config, build):
-    model = randomize_weights(build(tiny_config), 0)
-    batch = make_batch(model, tiny_config)
+def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(build):
+    model = randomize_weights(build(), 0)
+    batch = make_batch(model)
     for rematerialize in (False, True):
         call = skip_unread_positions(model, rematerialize)
         assert call is not model
         np.testing.assert_allclose(call(batch), model(batch), rtol=1e-5, atol=1e-6)
 
 
-def test_models_that_read_other_positions_keep_the_complete_last_block(tiny_config):
-    encoder = build_encoder(tiny_config)
-    causal = classifier(dataclasses.replace(tiny_config, causal_attention=True))
-    fast, regularized = classifier(tiny_config), classifier(tiny_config)
+def test_models_that_read_other_positions_keep_the_complete_last_block():
+    encoder = build_encoder(tiny_config())
+    causal = classifier(causal_attention=True)
+    fast, regularized = classifier(), classifier()
     regularized.get_layer("layer_1_intermediate").activity_regularizer = keras.regularizers.L2()
     mine = type("Mine", (keras.Model,), {"call": lambda self, inputs, training=False: 0})(fast.input, fast.output)
     assert_rejected(("Mine", "rematerialize=True"), skip_unread_positions, mine, rematerialize=True)
