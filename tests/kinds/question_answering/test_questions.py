@@ -90,6 +90,7 @@ def test_windows_are_restored_from_features(tokenizer: FullTokenizer):
     windows = head.list_windows(features)
     assert len(features) == len(windows) > 4
     assert [window.question for window in windows] == sorted(features.details[EXAMPLE])
+    assert [len(window.starts) for window in windows if window.question == 1] == [0]  # its own context is empty
     pieces = tokenizer.tokenize_with_offsets(CONTEXT)
     token_at = {(piece.start, piece.end): piece.token for piece in pieces}
     for window, row in zip(windows, list_rows(features, windows), strict=True):

@@ -152,7 +152,7 @@ def triplet(vectors: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("loss", "definition", "texts"), [
     (RankingLoss, ranking, 2), (RankingLoss, ranking, 3), (CosineLoss, cosine, 2), (TripletLoss, triplet, 3),
 ])  # fmt: skip
-def test_each_loss_equals_its_definition_without_padding_rows(loss, definition, texts: int):
+def test_each_loss_equals_its_definition(loss, definition, texts: int):
     vectors = TRIPLETS[:, :texts]
     assert float(loss()(SCORES, vectors)) == pytest.approx(definition(vectors), abs=1e-6)
     # The number of texts is not static if a model is trained on pairs and then on triplets.
