@@ -133,7 +133,7 @@ def test_a_conditional_edit_is_detected_during_tracing_and_under_a_strategy(monk
 
 
 @pytest.mark.parametrize(("packed", "factor"), [(False, 1.01), (True, 1.01), (True, 1.0)])
-def test_an_edit_of_packed_attention_is_detected(packed: bool, factor: float, monkeypatch):
+def test_compiled_blocks_equal_the_layers_unless_packed_attention_was_edited(packed: bool, factor: float, monkeypatch):
     change_scores(monkeypatch, lambda layer, products: products * factor if layer.packed else products)
     parts = split_model(build_encoder(make.tiny_config(causal_attention=not packed), packed=packed))
     assert FORMS["compiled"](parts) == (not packed or factor == 1.0)
