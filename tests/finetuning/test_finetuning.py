@@ -21,7 +21,7 @@ from official_bert.utils import progress
 from tests.conftest import WORDS
 from tests.event_files import read_scalars
 from tests.finetuning.conftest import change, write_table
-from tests.make import assert_mentions, assert_rejected, write_text
+from tests.make import assert_mentions, assert_rejected, run_python, write_text
 
 SHORT = {"num_train_epochs": 1.0, "do_eval": False, "do_predict": False}
 
@@ -29,6 +29,27 @@ SHORT = {"num_train_epochs": 1.0, "do_eval": False, "do_predict": False}
 def assert_same_weights(one: str, other: str):
     for expected, found in zip(open_model(one).weights.values(), open_model(other).weights.values(), strict=True):
         np.testing.assert_array_equal(expected, found)
+
+
+@pytest.mark.slow
+def test_deterministic_runs_write_the_same_bytes(options, tmp_path):
+    threads = {"TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
+    table = options.task_options
+    contents = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        done = run_python(
+            "-m", "official_bert_cli", "finetune", "--task=table", f"--init={options.init}", "--do_train", "--do_eval",
+            f"--vocab_file={options.vocab_file}", f"--train_file={table.train_file}", f"--eval_file={table.eval_file}",
+            "--num_train_epochs=2", "--train_batch_size=16", "--max_seq_length=16", "--deterministic",
+            f"--output_dir={folder}", environment=threads,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        states = sorted((folder / "checkpoints").glob("ckpt-*"))
+        assert len(states) == 2
+        names = ("finetuning_options.json", "model.weights.h5", "results.json", "predictions_dev.tsv")
+        contents.append([path.read_bytes() for path in (*states, *(folder / name for name in names))])
+    assert contents[1] == contents[0]
+    assert json.loads(contents[0][2])["deterministic"] is True
 
 
 def test_a_run_learns_and_writes_its_model_scores_predictions_and_logs(trained):
@@ -58,7 +79,7 @@ def test_a_run_learns_and_writes_its_model_scores_predictions_and_logs(trained):
     assert (open_model(str(folder)).task_spec or {})["labels"] == ["bad", "good"]
 
 
-def test_a_run_that_was_killed_ends_with_the_same_files(trained, tmp_path, capsys):
+def test_a_run_that_was_killed_ends_with_the_same_weights(trained, tmp_path, capsys):
     folder = shutil.copytree(pathlib.Path(trained.options.output_dir).with_name("killed"), tmp_path / "run")
     other, log, state = change(trained.options, output_dir=str(folder)), folder / "eval.jsonl", folder / "checkpoints"
     content = log.read_text()
@@ -76,8 +97,7 @@ def test_a_run_that_was_killed_ends_with_the_same_files(trained, tmp_path, capsy
     output = capsys.readouterr().out
     assert "resuming at step 12" in output
     assert f"--model_dir={folder} --export_dir=exports/run\n" in output
-    for name in ("model.weights.h5", "results.json", "predictions_dev.tsv"):
-        assert (folder / name).read_bytes() == pathlib.Path(trained.options.output_dir, name).read_bytes()
+    assert_same_weights(trained.options.output_dir, other.output_dir)
     assert read_log(other.output_dir, "eval") == read_log(trained.options.output_dir, "eval")
 
 
