@@ -8,6 +8,7 @@ import pytest
 from official_bert.commands import RUN_CLASSIFIER, RUN_SQUAD
 from official_bert.finetuning import original_scripts
 from official_bert.tasks.options import TaskOptions
+from tests.conftest import slow_after
 from tests.make import assert_rejected, tiny_config, write_text, write_vocab
 
 pytestmark = pytest.mark.usefixtures("skip_training")
@@ -67,20 +68,21 @@ def test_a_sweep_and_a_missing_test_file_are_rejected_before_training(tmp_path):
     assert not (tmp_path / "out" / "task.json").exists()
 
 
-def test_run_squad_writes_the_originals_files(tmp_path):
+@pytest.mark.parametrize("version_2", slow_after(1, [True, False]))
+def test_run_squad_writes_the_originals_files(tmp_path, version_2: bool):
     questions = [{"id": "a", "question": "who", "answers": [{"text": "the cat", "answer_start": 0}]}]
-    questions += [{"id": "b", "question": "dog", "answers": [], "is_impossible": True}]
+    questions += [{"id": "b", "question": "dog", "answers": [], "is_impossible": True}] * version_2
     paragraphs = [{"context": "the cat sat", "qas": questions}]
     path = write_text(tmp_path / "q.json", json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
     flags = f"--train_file={path} --predict_file={path} --do_train=True --do_predict=True --max_query_length=4"
-    flags += " --doc_stride=4 --version_2_with_negative=True --null_score_diff_threshold=-1.5"
+    flags += " --doc_stride=4" + " --version_2_with_negative=True --null_score_diff_threshold=-1.5" * version_2
     output = run(RUN_SQUAD, tmp_path, flags)
-    for name in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
+    for name in ["predictions.json", "nbest_predictions.json"] + ["null_odds.json"] * version_2:
         assert list(json.loads((output / name).read_text())) == [question["id"] for question in questions]
-    assert json.loads((output / "task.json").read_text())["null_score_diff_threshold"] == -1.5
+    assert json.loads((output / "task.json").read_text())["null_score_diff_threshold"] == version_2 * -1.5
     flags = flags.replace("--do_train=True", "--do_train=False").replace("_threshold=-1.5", "_threshold=0")
     run(RUN_SQUAD, tmp_path, flags)  # without training, the new threshold is stored too
     assert json.loads((output / "task.json").read_text())["null_score_diff_threshold"] == 0
     assert_rejected(("--doc_stride", 4, 128), run, RUN_SQUAD, tmp_path, f"{flags} --doc_stride=128")
-    flags = flags.replace("negative=True", "negative=False")
-    assert_rejected(("version_2", True, False), run, RUN_SQUAD, tmp_path, flags)
+    flags = flags.replace("negative=True", "negative=False") + " --version_2_with_negative" * (not version_2)
+    assert_rejected(("version_2", version_2, not version_2), run, RUN_SQUAD, tmp_path, flags)
