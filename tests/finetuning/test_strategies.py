@@ -9,9 +9,8 @@ import keras
 import numpy as np
 import pytest
 
+from official_bert.checkpoints import loading, run_checkpoints
 from official_bert.checkpoints.checkpoint import LoadedModel
-from official_bert.checkpoints.loading import open_model
-from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.finetuning import batches
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
@@ -148,7 +147,7 @@ def test_a_run_can_be_resumed_under_any_other_strategy(tmp_path):
         for number, name in enumerate((first, second)):
             trainer = make_trainer(CLASSIFICATION, name, rate)
             variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
-            state = RunCheckpoints(str(tmp_path / f"{first}-{rate}"), variables, keep=1)
+            state = run_checkpoints.RunCheckpoints(str(tmp_path / f"{first}-{rate}"), variables, keep=1)
             state.restore_latest()
             trainer.train(features, number * half, (number + 1) * half, lambda done, loss: False)
             state.save((number + 1) * half)
@@ -186,7 +185,7 @@ def test_two_workers_equal_one_device(tmp_path, vocab_file: str):
     assert [process.returncode for process in processes] == [0, 0, 0, 1, 1], outputs
     assert all(re.search("--output_dir.*--worker_index", output) for output in outputs[3:])
     one, two = tmp_path / "one", tmp_path / "two"
-    for expected, found in zip(*(open_model(str(each)).weights.values() for each in (one, two)), strict=True):
+    for expected, found in zip(*(loading.open_model(str(each)).weights.values() for each in (one, two)), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     for name in ("results.json", "eval.jsonl"):
         assert (two / name).read_text() == (one / name).read_text()

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.finetuning import batches
-from official_bert.finetuning.loss_share import LossShare, make_loss_share
-from official_bert.finetuning.training_step import TrainingStep
+from official_bert.finetuning import batches, loss_share, training_step
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import KINDS, VECTORS
@@ -48,8 +46,8 @@ def make_step(kind: str, dtype: str = "float32", optimizer=None, **settings):
         rates = {"num_steps": 10, "learning_rate": 1e-4, "warmup_proportion": 0.0, "layer_decay": 1.0}
         scaling = {"scales_loss": dtype == "mixed_float16", "adam_bias_correction": False}
         optimizer, _ = create_bert_optimizer(model, 1, **rates, **scaling)
-    share = LossShare(create_kind_model(head).loss(), loss_weights=head.loss_weights())
-    step = TrainingStep(model, optimizer, share, seed=3, **settings)
+    share = loss_share.LossShare(create_kind_model(head).loss(), loss_weights=head.loss_weights())
+    step = training_step.TrainingStep(model, optimizer, share, seed=3, **settings)
     inputs, targets = make_batch(kind)
 
     @tf.function(autograph=False)
@@ -117,14 +115,14 @@ def test_every_optimizer_takes_its_usual_steps_and_keeps_weights_without_a_gradi
     """TensorFlow's kernel must not replace the steps. A zero gradient would still let a weight decay."""
     batch, results = ({"input_mask": tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])}, tf.constant([1.0, -1.0])), []
     settings = {"factors": {"read/kernel": 0.25}} if create is LayerwiseAdamW else {"use_ema": True}
-    loss = LossShare(None, lambda _, y, outputs, __: tf.reduce_mean(tf.square(outputs["read"][:, 0] - y)))
+    loss = loss_share.LossShare(None, lambda _, y, outputs, __: tf.reduce_mean(tf.square(outputs["read"][:, 0] - y)))
     for uses_kernel in (True, False):
         symbol = keras.Input([3], name="input_mask")
         layers = [keras.layers.Dense(1, name=name, kernel_constraint="unit_norm") for name in ("read", "unread")]
         model = keras.Model({"input_mask": symbol}, {layer.name: layer(symbol) for layer in layers})
         model.set_weights([np.full(each.shape, 0.5) for each in model.weights])
         optimizer = create(0.1, **settings)
-        step = TrainingStep(model, optimizer, loss, seed=0)
+        step = training_step.TrainingStep(model, optimizer, loss, seed=0)
         optimizer.uses_kernel &= uses_kernel
         for _ in range(2):
             tf.distribute.get_strategy().run(step, batch)
@@ -136,8 +134,8 @@ def test_every_optimizer_takes_its_usual_steps_and_keeps_weights_without_a_gradi
 
 def gradients_of_step(learner: keras.Model, micro_batches: int):
     """Returns the loss of a step, and the gradients, which gradient descent with rate 1 subtracts."""
-    share = make_loss_share(create_kind_model(VectorSpec()).loss())
-    step = TrainingStep(learner, keras.optimizers.SGD(1.0), share, seed=3, micro_batches=micro_batches)
+    share = loss_share.make_loss_share(create_kind_model(VectorSpec()).loss())
+    step = training_step.TrainingStep(learner, keras.optimizers.SGD(1.0), share, seed=3, micro_batches=micro_batches)
     before = learner.get_weights()
     run = tf.distribute.get_strategy().run
     if micro_batches > 1:  # otherwise tracing a graph takes longer than the step

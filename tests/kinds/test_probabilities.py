@@ -9,23 +9,21 @@ import tensorflow as tf
 from scipy.special import expit as sigmoid
 from scipy.special import softmax
 
-from official_bert.kinds import probabilities
+from official_bert.kinds import constant_answers, probabilities, text_spec
 from official_bert.kinds.classification.graph import Graph as ClassificationGraph
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.multi_label.graph import Graph as MultiLabelGraph
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import parse_measure
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.spec import DecisionOptions
-from official_bert.kinds.text_spec import TextExample
 from tests.make import assert_rejected
 
 AB, ABC = ("a", "b"), ("a", "b", "c")
 
 
-def labelled(*labels) -> list[TextExample]:
-    return [TextExample("", "", None, label) for label in labels]
+def labelled(*labels) -> list[text_spec.TextExample]:
+    return [text_spec.TextExample("", "", None, label) for label in labels]
 
 
 def test_fit_temperature_recovers_a_known_temperature():
@@ -246,7 +244,7 @@ CLASSES, SEVERAL = ClassificationSpec(labels=AB), MultiLabelSpec(labels=AB)
     (RegressionSpec(), [1e-5, 1.1e-5] * 20, None), (RegressionSpec(), [-1e-9, 1e-9] * 20, None),
 ])  # fmt: skip
 def test_constant_answers_are_reported(head, predictions, expected: str | None):
-    found = describe_constant_answers(head.named_answers(np.array(predictions), []))
+    found = constant_answers.describe_constant_answers(head.named_answers(np.array(predictions), []))
     assert found is None if expected is None else expected in found
 
 
@@ -258,5 +256,5 @@ def test_constant_answers_are_reported(head, predictions, expected: str | None):
     ({"answer": ["1912"] * 40}, None), ({"answer": ["", *["1912"] * 40]}, None), ({"vector": [[1.0]] * 20}, None),
 ])  # fmt: skip
 def test_constant_tags_and_constant_answers_to_questions_are_reported(answers, expected: str | None):
-    found = describe_constant_answers(answers)
+    found = constant_answers.describe_constant_answers(answers)
     assert found is None if expected is None else expected in found

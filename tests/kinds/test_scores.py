@@ -1,12 +1,10 @@
 import numpy as np
 import pytest
 
-from official_bert.kinds import scores
+from official_bert.kinds import losses, scores, text_spec
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.features import NO_LABEL
-from official_bert.kinds.losses import TagAccuracy
 from official_bert.kinds.regression.spec import RegressionSpec
-from official_bert.kinds.text_spec import TextExample
 
 
 def test_scores_have_known_values_and_defined_edge_cases():
@@ -39,12 +37,12 @@ def test_binary_scores_use_the_rarer_class():
 
 def test_macro_scores_weight_classes_equally_and_errors_are_absolute():
     found = ClassificationSpec(labels=("a", "b", "c")).scores(np.eye(3)[[0, 0, 1, 2]], [
-        TextExample("", "", None, label) for label in (0, 1, 1, 1)
+        text_spec.TextExample("", "", None, label) for label in (0, 1, 1, 1)
     ])  # fmt: skip
     assert found["accuracy"] == 0.5
-    assert ClassificationSpec(labels=("a", "b", "c")).undefined_scores([TextExample("", "", None, 0)]) == ()
+    assert ClassificationSpec(labels=("a", "b", "c")).undefined_scores([text_spec.TextExample("", "", None, 0)]) == ()
     assert found["f1_macro"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    errors = RegressionSpec().scores(np.array([1.0, 3.5]), [TextExample("", "", None, 2.0)] * 2)
+    errors = RegressionSpec().scores(np.array([1.0, 3.5]), [text_spec.TextExample("", "", None, 2.0)] * 2)
     assert errors["mean_absolute_error"] == pytest.approx(1.25)
 
 
@@ -54,7 +52,7 @@ LOGITS = np.array([[[0, 1], [1, 0]], [[1, 0], [1, 0]]], np.float32)  # Two are r
 
 @pytest.mark.parametrize(("weights", "accuracy"), [(None, 1 / 2), ([3.0, 1.0], 6 / 8), ([[1, 1], [0, 5]], 1.0)])
 def test_tokens_without_a_tag_do_not_count_however_long_the_padding_is(weights, accuracy):
-    metric = TagAccuracy()
+    metric = losses.TagAccuracy()
     for rows, padding in (slice(0, 2), 0), (slice(1, 2), 4):
         weight = None if weights is None else np.array(weights, np.float32)[rows]
         if weight is not None and weight.ndim == 2:

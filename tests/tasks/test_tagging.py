@@ -6,16 +6,15 @@ import pytest
 from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL
 from official_bert.kinds.tagging import spec as head
 from official_bert.kinds.tagging.spec import Sentence, TaggingSpec
-from official_bert.tasks import all_tasks
+from official_bert.tasks import all_tasks, tagging
 from official_bert.tasks.options import TableOptions, TaggingOptions
-from official_bert.tasks.tagging import TaggingTask
 from official_bert.tasks.task import Task
 from official_bert.utils.bad_rows import BadRows
 from tests.make import assert_mentions, assert_rejected, list_rows, write_rows, write_text
 
 
-def make_folder_task(folder: pathlib.Path, labels=None, **options) -> TaggingTask:
-    return TaggingTask(TaggingOptions(data_dir=str(folder), **options), labels)
+def make_folder_task(folder: pathlib.Path, labels=None, **options) -> tagging.TaggingTask:
+    return tagging.TaggingTask(TaggingOptions(data_dir=str(folder), **options), labels)
 
 
 def make_table_task(train_file: str, **options) -> Task:

@@ -10,18 +10,13 @@ from official_bert.kinds.multiple_choice.model import build_multiple_choice_mode
 from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE
 from official_bert.kinds.question_answering.model import build_span_predictor
 from official_bert.kinds.tagging.model import build_token_tagger
-from official_bert.modeling.dropout import dropout_seed
+from official_bert.modeling import dropout, head_input, heads, layer_names, pretraining_model
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.fast.compiled_blocks import compile_blocks
 from official_bert.modeling.fast.flat_blocks import flatten_blocks
 from official_bert.modeling.fast.last_block import skip_unread_positions
 from official_bert.modeling.fast.rematerialization import rematerialized
-from official_bert.modeling.head_input import HeadInput
-from official_bert.modeling.heads import FirstPosition
-from official_bert.modeling.layer_names import FIRST_POSITION
-from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.optimization import distribution
-from official_bert.optimization.freezing import freeze
+from official_bert.optimization import distribution, freezing
 from tests.export.exported_models import CHOICES, CONFIG, build_model, random_features, scattered
 from tests.make import assert_rejected, build_task_model, tiny_config
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
@@ -31,7 +26,7 @@ def training_function(model, call):
     """Returns a training step that, like the real one, runs the backward pass outside the dropout seed's context."""
 
     def compute(batch, seed):
-        with tf.GradientTape() as tape, dropout_seed(seed):
+        with tf.GradientTape() as tape, dropout.dropout_seed(seed):
             outputs = keras.tree.flatten(call(batch, training=True))
             loss = tf.add_n([tf.reduce_sum(tf.square(output)) for output in outputs])
         return [tf.convert_to_tensor(each) for each in tape.gradient(loss, model.trainable_variables)]
@@ -49,7 +44,7 @@ def multiple_choice() -> keras.Model:
 
 def causal_first_position() -> keras.Model:
     encoder = build_encoder(tiny_config(causal_attention=True), seed=0)
-    first = FirstPosition(name=FIRST_POSITION)(encoder.output["sequence_output"])
+    first = heads.FirstPosition(name=layer_names.FIRST_POSITION)(encoder.output["sequence_output"])
     return keras.Model(encoder.input, keras.layers.Dense(3)(first))
 
 
@@ -61,7 +56,7 @@ def causal_tagger() -> keras.Model:
 
 def frozen_encoder() -> keras.Model:
     encoder = build_encoder(tiny_config(), seed=0)
-    freeze(encoder, ["layer_0_.*"])
+    freezing.freeze(encoder, ["layer_0_.*"])
     assert len(encoder.trainable_variables) == len(encoder.variables) - 16
     return encoder
 
@@ -86,11 +81,11 @@ def test_gradients_are_the_same_with_dropout(build):
 
 
 def test_outputs_are_the_same_in_and_out_of_training():
-    model = randomize_weights(build_pretraining_model(tiny_config()), 0)
+    model = randomize_weights(pretraining_model.build_pretraining_model(tiny_config()), 0)
     batch = make_batch(model)
     still = model(batch)
     for training in (False, True):
-        with dropout_seed([3, 4]):
+        with dropout.dropout_seed([3, 4]):
             expected, found = model(batch, training=training), rematerialized(model)(batch, training=training)
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value)
@@ -145,7 +140,7 @@ def test_models_that_read_other_positions_keep_the_complete_last_block():
     assert_rejected(("Mine", "rematerialize=True"), skip_unread_positions, mine, rematerialize=True)
     for model in (encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder), causal, mine, regularized):
         assert skip_unread_positions(model) is model
-    model = build_task_model(CLASSIFICATION, encoder, 3, head_input=HeadInput("embeddings", 2))
+    model = build_task_model(CLASSIFICATION, encoder, 3, head_input=head_input.HeadInput("embeddings", 2))
     assert rematerialized(model) is model  # it has no blocks
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from official_bert.modeling import encoder, encoder_block
+from official_bert.modeling import encoder, encoder_block, pretraining_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.encoder_block import MASKED_SCORE, AttentionProbabilities, split_heads
@@ -17,7 +17,6 @@ from official_bert.modeling.fast.compiled_blocks import _compile_blocks, compile
 from official_bert.modeling.fast.flat_blocks import _flatten_blocks, flatten_blocks
 from official_bert.modeling.fast.last_block import _read_first, skip_unread_positions
 from official_bert.modeling.fast.model_parts import split_model
-from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.pretraining.train_step import Pretrainer
 from tests import make
@@ -146,7 +145,7 @@ def test_models_and_pretraining_use_only_verified_forms(is_faithful: bool, tiny_
     model = keras.Model(encoder.input, encoder.output["pooled_output"])
     assert flatten_blocks(encoder).__name__ == ("call" if is_faithful else "<lambda>")
     assert (skip_unread_positions(model) is model) != is_faithful
-    assert (compile_blocks(build_pretraining_model(tiny_config)) is None) != is_faithful
+    assert (compile_blocks(pretraining_model.build_pretraining_model(tiny_config)) is None) != is_faithful
     strategy = distribution.get_strategy("one_device")
     pretrainer = Pretrainer(config=tiny_config, strategy=strategy, schedule=1e-4, seed=1, compile_parts=True)
     assert (pretrainer._call is pretrainer.model) != is_faithful
