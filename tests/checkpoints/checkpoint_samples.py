@@ -112,9 +112,9 @@ def assert_equal(a: LoadedModel, b: LoadedModel) -> None:
     for mine, other in ((a.weights, b.weights), (a.slots, b.slots)):
         assert mine.keys() == other.keys()
         for name, value in mine.items():
-            assert value.dtype == other[name].dtype == np.float32
-            assert value.shape == other[name].shape, name
-            assert value.tobytes() == other[name].tobytes(), name
+            found = other[name]
+            assert (value.dtype, value.shape, value.tobytes()) == (np.float32, found.shape, found.tobytes()), name
+            assert found.dtype == np.float32
     if a.slots:
         assert a.step == b.step
 

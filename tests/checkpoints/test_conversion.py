@@ -250,8 +250,8 @@ def test_new_tokens_can_replace_unused_ones(tiny_config, tmp_path):
     assert after.config == before.config
     assert_mean(before, after, 70, "dog ##s")
     np.testing.assert_array_equal(*(np.delete(each.weights[WORD_TABLE], 70, 0) for each in (before, after)))
-    names = (3, 2, "--new_token_rows=unused_first")
-    assert_rejected(names, resize.add_tokens, before, ["dogs", "cats", "mats"], "unused")
+    new = ["dogs", "cats", "mats"]
+    assert_rejected((3, 2, "--new_token_rows=unused_first"), resize.add_tokens, before, new, "unused")
     tf1.write(before, str(tmp_path / "google"))
     new = {"new_tokens_file": write_text(tmp_path / "new.txt", "dogs\ncats\nmats\n"), "new_token_rows": "unused_first"}
     changes = {"max_position_embeddings": 40, "position_init": "interpolated", "strip_accents": False}

@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
 
 import pytest
 from huggingface_hub import constants
@@ -22,7 +21,7 @@ from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.modeling import choices
 from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import ROOT, WORDS
-from tests.make import assert_rejected
+from tests.make import assert_rejected, write_text
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TINY = "uncased_L-2_H-128_A-2"
@@ -47,7 +46,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.files: dict[str, tuple[bytes, dict[str, str]]] = {}
         self.asked: list[str] = []
         self.most_bytes: int | None = None
-        self.before_answer: Callable[[str], None] = lambda path: None
+        self.before_answer = lambda path: None
 
     def add_repository(self, name, folder, *revisions):
         """Adds what huggingface_hub requests: the commit of a revision with its files, and each file with its hash."""
@@ -107,7 +106,7 @@ def forget_downloads():
 
 
 @pytest.fixture(autouse=True)
-def server(tmp_path, monkeypatch) -> Iterator[Server]:
+def server(tmp_path, monkeypatch):
     """Starts the server and makes this process download from it, to caches of this test."""
     with Server() as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
@@ -124,17 +123,17 @@ def server(tmp_path, monkeypatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def on_hub(server, tmp_path) -> pathlib.Path:
+def on_hub(server, tmp_path):
     folder = tmp_path / "published"
     samples.write_hugging_face(samples.sample(samples.SAMPLE_CONFIG), folder)
-    (folder / "pytorch_model.bin").write_bytes(b"other weights")
-    (folder / "tf_model.h5").write_bytes(b"the same weights once more")
+    for name in ("pytorch_model.bin", "tf_model.h5"):
+        (folder / name).write_bytes(b"other weights")
     server.add_repository("owner/name", folder, "main", "v1")
     return folder
 
 
 @pytest.fixture
-def released(tmp_path) -> pathlib.Path:
+def released(tmp_path):
     folder = tmp_path / "released"
     tf1.write(samples.sample(samples.SAMPLE_CONFIG), str(folder))
     for name in ("tokenizer_config.json", "checksums.json"):
@@ -202,13 +201,11 @@ def test_googles_releases_are_downloaded_once(prefix, released, server, tmp_path
 
 def test_concurrent_and_killed_downloads(released, server, tmp_path, monkeypatch):
     server.publish(google_zip(released))
-    other = tmp_path / "cache" / "google" / TINY
+    other, places = tmp_path / "cache" / "google" / TINY, []
     left = other.with_name(f"{TINY}.writing-0123456789ab")
-    left.mkdir(parents=True)
-    (left / "release.zip").write_bytes(b"half of it")
-    places = []
+    write_text(left / "release.zip", "half of it")
 
-    def other_is_sooner(path: str) -> None:
+    def other_is_sooner(_):
         places.extend(tmp_path.rglob("*.writing-*"))
         shutil.copytree(released, other)
         (other / "mark").touch()

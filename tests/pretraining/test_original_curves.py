@@ -14,6 +14,7 @@ from tests.pretraining.pretraining_runs import log_values, make_run_options
 ORIGINAL = ROOT / "tests" / "golden" / "original" / "curves"
 STEPS, POINT = 1000, 50  # steps of a run, and steps averaged into one point of its curve
 SEEDS, OURS = (1, 2, 3), (1, 2)  # of the original's runs, and of our runs, which take one or two minutes each
+SIZES = {"max_seq_length": 64, "max_predictions_per_seq": 10}
 WINDOWS = 4  # number of parts of a run; the loss is averaged over each part
 LOSSES = {"masked_lm_loss": 0.05, "next_sentence_loss": 0.005}  # minimum widening of a band, in nats
 
@@ -25,19 +26,17 @@ def records(test_data, tmp_path_factory) -> str:
     path = str(tmp_path_factory.mktemp("records") / "train.tfrecord")
     text = [str(test_data / "corpus" / "enwiki" / f"wiki_0{number}") for number in range(3)]
     vocab_file = str(test_data / "vocab" / "bert-base-uncased-vocab.txt")
-    settings = {"max_seq_length": 64, "max_predictions_per_seq": 10, "dupe_factor": 2, "random_seed": 12345}
-    options = RecordOptions(input_file=text, output_file=[path], vocab_file=vocab_file, **settings)
-    one_machine.create_pretraining_data(options)
+    files = {"input_file": text, "output_file": [path], "vocab_file": vocab_file}
+    one_machine.create_pretraining_data(RecordOptions(**files, **SIZES, dupe_factor=2, random_seed=12345))
     return path
 
 
 def measure_curve(records: str, seed: int, folder: pathlib.Path) -> dict[str, list[float]]:
     """Runs pre-training and returns its losses as means over POINT steps, like the golden files."""
     config = str(ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json")
-    sizes = {"max_seq_length": 64, "max_predictions_per_seq": 10, "train_batch_size": 32}
+    settings = {**SIZES, "train_batch_size": 32, "learning_rate": 1e-3, "random_seed": seed, "jit_compile": True}
     steps = {"num_train_steps": STEPS, "save_checkpoints_steps": STEPS, "num_warmup_steps": 100, "log_steps": POINT}
-    settings = {"learning_rate": 1e-3, "random_seed": seed, "jit_compile": True}
-    pretrain(make_run_options([records], config, folder, **sizes, **steps, **settings))
+    pretrain(make_run_options([records], config, folder, **settings, **steps))
     assert log_values(folder, "step") == list(range(POINT, STEPS + 1, POINT))
     return {name: log_values(folder, name) for name in LOSSES}
 

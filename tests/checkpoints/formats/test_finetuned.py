@@ -192,19 +192,6 @@ def test_the_kind_of_a_classifier_is_noted_if_it_is_lost_or_assumed(tmp_path):
     assert any('assumed: kind "classification", pair false, ' in line for line in lines)
 
 
-@pytest.mark.slow
-def test_keras_hub_computes_the_logits_of_a_converted_classifier(tmp_path):
-    import keras_hub as hub
-
-    save_random_model("classifier", tmp_path)
-    checkpoint = open_model(str(tmp_path / "ours"))
-    keras_hub.write(checkpoint, str(tmp_path / "theirs"))
-    features = parity.make_fixed_input(SAMPLE_CONFIG)
-    features["token_ids"], features["padding_mask"] = features.pop("input_ids"), features.pop("input_mask")
-    theirs = hub.models.BertTextClassifier.from_preset(str(tmp_path / "theirs"))(features)
-    np.testing.assert_allclose(parity.compute_outputs(checkpoint)["logits"], theirs, atol=1e-5)
-
-
 def test_fine_tuned_models_that_a_format_cannot_store_are_rejected(tmp_path):
     save_random_model("tagger", tmp_path)
     folder, target = tmp_path / "ours", tmp_path / "target"

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import operator
 import unicodedata
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from official_bert.checkpoints import parity
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadedModel, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, hugging_face_config, hugging_face_files
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
@@ -25,11 +24,10 @@ from tests.tokenization.test_exact import ACCENTED, CASINGS, REAL_VOCABULARIES
 
 
 @pytest.fixture
-def written(exact_config, tmp_path) -> LoadedModel:
+def written(exact_config, tmp_path):
     """Writes a checkpoint to tmp_path."""
-    checkpoint = samples.sample(exact_config)
-    samples.write_hugging_face(checkpoint, tmp_path)
-    return checkpoint
+    samples.write_hugging_face(samples.sample(exact_config), tmp_path)
+    return samples.sample(exact_config)
 
 
 def rename_layer_norm(name):
@@ -41,7 +39,7 @@ def rename_layer_norm(name):
     lambda name: rename_layer_norm(name.removeprefix("bert.")),
     *(partial(operator.add, prefix) for prefix in ("module.", "_orig_mod.", "model.", "module._orig_mod.model.")),
 ])  # fmt: skip
-def test_old_names_and_prefixes_of_wrappers_are_read(rename: Callable[[str], str], written, tmp_path):
+def test_old_names_and_prefixes_of_wrappers_are_read(rename, written, tmp_path):
     path = tmp_path / "model.safetensors"
     save_file({rename(name): value for name, value in load_file(path).items()}, path)
     samples.assert_equal(written, open_model(str(tmp_path)))
@@ -185,10 +183,9 @@ def assert_same_ids(vocab, casing, texts, folder):
         for other, same in ((fast, text), (slow, normalized)):
             ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(same))
             assert other.encode(text, add_special_tokens=False) == ids, ascii(text)
-    first, second = (tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)) for text in texts[:2])
-    cls, sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    first, second = (tokenizer.tokenize(text) for text in texts[:2])
     pair = fast(*texts[:2])
-    assert pair["input_ids"] == [cls, *first, sep, *second, sep]
+    assert pair["input_ids"] == tokenizer.convert_tokens_to_ids(["[CLS]", *first, "[SEP]", *second, "[SEP]"])
     assert pair["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints import parity
-from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, LoadedModel, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, LoadOverrides
 from official_bert.checkpoints.formats import finetuned, hugging_face, keras_hub
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
@@ -21,7 +21,7 @@ from tests.make import assert_rejected
 from tests.tokenization.test_exact import ACCENTED, CASINGS
 
 
-def sample_with_casing(config, casing) -> LoadedModel:
+def sample_with_casing(config, casing):
     """Returns a checkpoint whose vocabulary contains an accent."""
     plain = samples.sample(config, frozenset({ENCODER, POOLER, MASKED_LM}))
     return dataclasses.replace(plain, casing=casing, vocab=str(plain.vocab).replace("\nsun\n", "\nsün\n"))
@@ -95,7 +95,9 @@ def test_presets_that_keras_hub_wrote_are_read(vocab_file, tmp_path):
     assert parity.compare_forward_pass(checkpoint, keras_hub.FORMAT.framework, str(tmp_path)) <= 1e-5
     features = parity.make_fixed_input(checkpoint.config)
     features["token_ids"], features["padding_mask"] = features.pop("input_ids"), features.pop("input_mask")
-    np.testing.assert_allclose(parity.compute_outputs(checkpoint)["logits"], classifier(features), atol=1e-5)
+    keras_hub.write(checkpoint, str(tmp_path / "ours"))
+    for each in (classifier, hub.models.BertTextClassifier.from_preset(str(tmp_path / "ours"))):
+        np.testing.assert_allclose(parity.compute_outputs(checkpoint)["logits"], each(features), atol=1e-5)
 
 
 def test_what_keras_hub_cannot_represent_is_rejected_or_noted(exact_config, tiny_config, tmp_path):
