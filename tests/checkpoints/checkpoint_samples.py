@@ -28,12 +28,8 @@ MODEL_GARDEN = json.loads((ROOT / "tests" / "golden" / "model_garden.json").read
 # Small, so that a large share of the bytes is structure rather than weights.
 SAMPLE_CONFIG = BertConfig(78, 4, 1, 2, 8, max_position_embeddings=16)
 
-HEADS = {
-    "sequence": parts_of.SEQUENCE_CLASSIFIER,
-    "token": parts_of.TOKEN_CLASSIFIER,
-    "choice": parts_of.MULTIPLE_CHOICE,
-    "span": parts_of.QUESTION_ANSWERING,
-}
+HEADS = {"sequence": parts_of.SEQUENCE_CLASSIFIER, "token": parts_of.TOKEN_CLASSIFIER}
+HEADS |= {"choice": parts_of.MULTIPLE_CHOICE, "span": parts_of.QUESTION_ANSWERING}
 # The classes of transformers, by their parts.
 HUGGING_FACE_CLASSES = {
     parts: name
@@ -57,11 +53,8 @@ def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int
 
 def add_optimizer_state(checkpoint: LoadedModel, step: int = 7) -> LoadedModel:
     rng = np.random.default_rng(1)
-    slots = {
-        f"{name}/{slot}": np.abs(rng.normal(0, 1e-3, value.shape)).astype(np.float32)
-        for name, value in checkpoint.weights.items()
-        for slot in SLOTS
-    }
+    shapes = {f"{name}/{slot}": value.shape for name, value in checkpoint.weights.items() for slot in SLOTS}
+    slots = {name: np.abs(rng.normal(0, 1e-3, shape)).astype(np.float32) for name, shape in shapes.items()}
     return dataclasses.replace(checkpoint, slots=slots, step=step)
 
 

@@ -93,9 +93,8 @@ def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_conf
     assert_rejected(("--do_lower_case", "--nodo_lower_case"), samples.convert, *paths, to_format="hugging_face")
     assert not paths[1].exists()
     ids.clear()
-    assert "tokenizer: 4 fixed texts get the ids of another library" in samples.convert(
-        *paths, to_format="hugging_face"
-    )
+    lines = samples.convert(*paths, to_format="hugging_face")
+    assert "tokenizer: 4 fixed texts get the ids of another library" in lines
     compute.side_effect = RuntimeError("shape 3\nabove")
     names, again = ("another library", paths[1], "(RuntimeError: shape 3)"), tmp_path / "again"
     assert_rejected(names, samples.convert, paths[1], again)

@@ -118,9 +118,8 @@ def test_load_works_under_a_distribution_scope_and_omits_a_missing_pooler(tiny_c
 
 
 def find_tokenizer(words, casing):
-    return FoundTokenizer(
-        "model", {"vocab.txt": "\n".join([*SPECIAL_TOKENS, *words, ""])}, casing, "tokenizer_config.json"
-    )
+    vocab = "\n".join([*SPECIAL_TOKENS, *words, ""])
+    return FoundTokenizer("model", {"vocab.txt": vocab}, casing, "tokenizer_config.json")
 
 
 def test_the_accent_flags_apply_if_no_file_states_the_casing(tiny_config):
@@ -157,12 +156,8 @@ def test_another_vocabulary_may_replace_unused_tokens_and_append_tokens():
 
 
 def test_a_stated_casing_that_contradicts_the_vocabulary_is_noted(tiny_config):
-    for piece, casing, is_noted in (
-        ("Ü", UNCASED, True),
-        ("Ü", CASED, False),
-        ("ü", CASED, True),
-        ("ü", UNCASED, False),
-    ):
+    for piece, casing in itertools.product(("Ü", "ü"), (UNCASED, CASED)):
+        is_noted = (piece == "Ü") == (casing == UNCASED)
         notes = resolve_tokenizer(find_tokenizer([piece], casing), LoadOverrides(), tiny_config).notes
         note = f"tokenizer_config.json says {casing.kind}, but vocab.txt"
         assert sum(note in each for each in notes) == is_noted
@@ -260,9 +255,8 @@ def test_missing_and_unexpected_tensors_and_heads_are_listed(tmp_path):
     samples.change_json(tmp_path / "preset" / "task.json", class_name={})
     open_model(str(tmp_path / "preset"))  # an unknown task is not an error
 
-    samples.write_hugging_face(
-        samples.sample(samples.SAMPLE_CONFIG, frozenset({ENCODER, POOLER})), tmp_path / "headless"
-    )
+    headless = samples.sample(samples.SAMPLE_CONFIG, frozenset({ENCODER, POOLER}))
+    samples.write_hugging_face(headless, tmp_path / "headless")
     path = tmp_path / "headless" / "config.json"
     path.write_text(path.read_text().replace("BertModel", "BertForMaskedLM"))
     samples.assert_unreadable(path.parent, path, "BertForMaskedLM", "model.safetensors", "masked-LM head")

@@ -25,12 +25,8 @@ RULES = [
     ("keras_adamw", {}, ReferenceKerasAdamW, False),
 ]
 OTHER = {"beta_1": 0.7, "beta_2": 0.8, "epsilon": 1e-2, "weight_decay_rate": 0.3, "clip_norm": 0.5}
-NUMBERS = [
-    (0.01, {}),
-    (10.0, {}),
-    (10.0, OTHER),
-    (10.0, {"beta_1": 0.0, "clip_norm": None}),
-]  # of both sides of the norm
+# The gradients are below and above the clipping norm.
+NUMBERS = [(0.01, {}), (10.0, {}), (10.0, OTHER), (10.0, {"beta_1": 0.0, "clip_norm": None})]
 
 
 @pytest.mark.parametrize(("name", "settings", "reference_class", "uses_kernel"), RULES)

@@ -145,6 +145,5 @@ def assert_same_checkpoint(first: pathlib.Path, second: pathlib.Path, step: int,
 
 def write_manifest(record_files: list[str], vocab_file: str, **flags: object) -> None:
     """Writes the manifest that describes how the records were made, in their folder."""
-    make.write_manifest(
-        pathlib.Path(record_files[0]).parent / "records", dict.fromkeys(record_files, 50), vocab_file, **flags
-    )
+    stem = pathlib.Path(record_files[0]).parent / "records"
+    make.write_manifest(stem, dict.fromkeys(record_files, 50), vocab_file, **flags)

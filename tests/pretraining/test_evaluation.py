@@ -112,12 +112,9 @@ def test_evaluation_during_training_keeps_the_best_weights(make_options, record_
 
 @pytest.mark.slow
 def test_initial_weights_are_evaluated_also_on_general_text(make_options, record_files, shared_run, tmp_path, capsys):
-    files = {
-        "eval_input_file": record_files[:1],
-        "general_eval_file": record_files[1:],
-        "init_checkpoint": str(shared_run),
-    }
-    options, folder = make_options(num_train_steps=2, eval_steps=2, do_eval=True, **files), tmp_path / "run"
+    files = {"eval_input_file": record_files[:1], "general_eval_file": record_files[1:]}
+    changes = {"init_checkpoint": str(shared_run), "num_train_steps": 2, "eval_steps": 2, "do_eval": True}
+    options, folder = make_options(**files, **changes), tmp_path / "run"
     pretrain(options)
     assert log_values(folder, "step", "eval") == log_values(folder, "step", "general") == [0, 2, 2]
     assert log_values(folder, kind="eval")[0] != log_values(folder, kind="general")[0]

@@ -24,10 +24,8 @@ from tests.pretraining.pretraining_runs import make_pretrainer
 
 @pytest.mark.parametrize("format_name", list(WRITABLE))
 def test_weights_of_every_format_are_loaded(format_name, tiny_config, tmp_path):
-    written, model = (
-        FORMATS[format_name].write(sample(tiny_config), str(tmp_path)),
-        build_pretraining_model(tiny_config),
-    )
+    written = FORMATS[format_name].write(sample(tiny_config), str(tmp_path))
+    model = build_pretraining_model(tiny_config)
     for variable in model.variables:
         variable.assign(tf.zeros(variable.shape))
     initial = open_model(str(tmp_path))

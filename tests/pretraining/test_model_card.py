@@ -137,13 +137,8 @@ def test_totals_count_every_step_once():
 
 
 def test_the_card_warns_if_scores_are_for_training_records():
-    trained_on = "Evaluated on records that it was trained on (train.tfrecord)"
-    reasons = (
-        ([HELD_OUT], "Evaluated on these records:"),
-        ([HELD_OUT, MANIFEST], trained_on),
-        ([], "are not recorded"),
-    )
-    for evaluated, expected in reasons:
+    own = ([HELD_OUT, MANIFEST], "Evaluated on records that it was trained on (train.tfrecord)")
+    for evaluated, expected in (own, ([HELD_OUT], "Evaluated on these records:"), ([], "are not recorded")):
         assert expected in make_card([train_line(10)], [line(10)], evaluation_data=evaluated)
 
 

@@ -420,9 +420,8 @@ def test_disabled_next_sentence_prediction_is_never_mentioned(make_options, reco
     assert "next sentence" not in capsys.readouterr().out
     for line in [*read_log(str(folder), "train"), *read_log(str(folder), "eval")]:
         assert line["loss"] == line["masked_lm_loss"] > 0
-    assert "next_sentence" not in "".join(
-        path.read_text() for path in (*folder.glob("*.jsonl"), folder / "eval_results.txt")
-    )
+    for name in ("train.jsonl", "eval.jsonl", "eval_results.txt"):
+        assert "next_sentence" not in (folder / name).read_text()
     metadata = json.loads((folder / "run.json").read_text())
     assert metadata["flags"]["next_sentence_prediction"] is False
     assert metadata["data"][0]["source"]["flags"]["masking_rates"] == "100/0/0"

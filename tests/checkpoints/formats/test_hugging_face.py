@@ -143,9 +143,7 @@ def test_a_head_that_reads_the_pooler_is_not_written_without_it(tiny_config, tmp
 
 # The classes of other heads have no pooler.
 CLASSES = samples.HUGGING_FACE_CLASSES
-PARTS = [
-    parts for parts in CLASSES if POOLER not in parts or parts == {ENCODER, POOLER} or parts - {POOLER} not in CLASSES
-]
+PARTS = [each for each in CLASSES if POOLER not in each or each == {ENCODER, POOLER} or each - {POOLER} not in CLASSES]
 
 
 @pytest.mark.slow

@@ -18,23 +18,11 @@ from tests.make import assert_rejected, write_vocab
 
 SETTINGS, TOKENIZER, CONFIG, ADDED = "tokenizer_config.json", "tokenizer.json", "config.json", "added_tokens.json"
 # Settings that no tokenizer of BERT has.
-KINDS = {
-    "tokenizer_class": "BertJapaneseTokenizer",
-    "word_tokenizer_type": "mecab",
-    "subword_tokenizer_type": "character",
-}
-KINDS |= {
-    "mecab_kwargs": {"mecab_dic": "ipadic"},
-    "normalization": True,
-    "do_basic_tokenize": False,
-    "cls_token": "<s>",
-}
+KINDS = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab", "normalization": True}
+KINDS |= {"subword_tokenizer_type": "character", "mecab_kwargs": {"mecab_dic": "ipadic"}}
+KINDS |= {"do_basic_tokenize": False, "cls_token": "<s>"}
 TOKENS = {"78": {"id": 7, "content": "[E2]", "special": True, "single_word": True}}
-SPLIT = {
-    "never_split": ["[MASK]", "[E1]"],
-    "added_tokens_decoder": TOKENS,
-    "auto_map": {"AutoTokenizer": ["a.A", None]},
-}
+SPLIT = {"never_split": ["[MASK]", "[E1]"], "added_tokens_decoder": TOKENS, "auto_map": {"AutoTokenizer": ["a.A"]}}
 RULES = {"normalizer/clean_text": False, "post_processor": None, "model/unk_token": "<unk>"}
 RULES |= {"model/continuing_subword_prefix": "@@", "model/max_input_chars_per_word": 5}
 TEMPLATE = {"post_processor/single": [{"Sequence": {"id": "A", "type_id": 0}}], "pre_tokenizer": {"type": "Whitespace"}}
