@@ -133,11 +133,12 @@ def on_hub(server, tmp_path):
 
 
 @pytest.fixture
-def released(tmp_path):
+def released(server, tmp_path):
     folder = tmp_path / "released"
     tf1.write(samples.sample(samples.SAMPLE_CONFIG), str(folder))
     for name in ("tokenizer_config.json", "checksums.json"):
         (folder / name).unlink()
+    server.publish(google_zip(folder))
     return folder
 
 
@@ -179,7 +180,6 @@ def test_without_network_the_cache_is_used_or_the_error_explains_what_to_do(on_h
 @pytest.mark.parametrize("most_bytes", [0, 1, 900])  # 900 bytes are enough for every file except the weights
 def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, released, server, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)  # huggingface_hub waits before it retries
-    server.publish(google_zip(released))
     server.most_bytes = most_bytes
     for name, named in (("hf://owner/name", "hf://owner/name"), (NAME, f"{TINY}.zip")):
         for _ in range(2):  # the second attempt finds the files left by the first
@@ -200,7 +200,6 @@ def test_googles_releases_are_downloaded_once(prefix, released, server, tmp_path
 
 
 def test_concurrent_and_killed_downloads(released, server, tmp_path, monkeypatch):
-    server.publish(google_zip(released))
     other, places = tmp_path / "cache" / "google" / TINY, []
     left = other.with_name(f"{TINY}.writing-0123456789ab")
     write_text(left / "release.zip", "half of it")
@@ -238,7 +237,6 @@ def test_a_damaged_download_leaves_no_files(released, server, tmp_path):
 def test_names_without_a_scheme_are_downloaded(on_hub, released, server, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     server.add_repository("google-bert/bert-base-uncased", on_hub, "main")
-    server.publish(google_zip(released))
     base = "google-bert/bert-base-uncased"
     sources = {"bert-base-uncased": f"hf://{base}", base: f"hf://{base}"}
     for name, source in {**sources, **dict.fromkeys(("bert-tiny", TINY, f"google/bert_{TINY}"), NAME)}.items():
