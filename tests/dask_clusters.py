@@ -23,14 +23,11 @@ _SECONDS = 120
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-class OneProcess:
+class OneProcess(contextlib.AbstractContextManager["OneProcess"]):
     """A fake `dask_cluster.Cluster` that pickles every task and runs it twice in this process, in another folder."""
 
     def __init__(self, address: str) -> None:
         del address
-
-    def __enter__(self) -> "OneProcess":
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -57,80 +54,69 @@ def _end(process: subprocess.Popen[Any]) -> None:
         pass
 
 
-class Hosts:
-    """Simulated hosts that are all this machine."""
+def make_namespaces(stack: contextlib.ExitStack, number: int) -> list[list[str]]:
+    """Simulates hosts with separate networks 10.77.0.1, 10.77.0.2, ..., connected by a switch without outside access.
 
-    address = "127.0.0.1"
+    Returns the prefix of a command that runs it on each host.
+    """
+    if not shutil.which("ip"):
+        pytest.skip("the command ip, which makes network namespaces, is not installed")
 
-    def on(self, host: int) -> list[str]:
-        """Returns the prefix of a command that runs it on a host."""
-        del host
-        return []
+    def ip(arguments: str) -> None:
+        subprocess.run(["ip", *arguments.split()], check=True, capture_output=True, text=True)
 
-
-class NamespaceHosts(Hosts):
-    """Simulated hosts with separate networks, connected by a switch without outside access."""
-
-    address = "10.77.0.1"
-
-    def __init__(self, stack: contextlib.ExitStack, number: int) -> None:
-        self._name = f"bert-{uuid.uuid4().hex[:6]}"
-        if not shutil.which("ip"):
-            pytest.skip("the command ip, which makes network namespaces, is not installed")
-        switch = f"{self._name}-s"
-        self._add(stack, switch)
-        self._ip(f"-n {switch} link add switch type bridge")
-        self._ip(f"-n {switch} link set switch up")
-        for host in range(number):
-            name = f"{self._name}-{host}"
-            self._add(stack, name)
-            self._ip(f"-n {switch} link add port{host} type veth peer name net netns {name}")
-            self._ip(f"-n {switch} link set port{host} master switch up")
-            self._ip(f"-n {name} addr add 10.77.0.{host + 1}/24 dev net")
-            for device in ("net", "lo"):
-                self._ip(f"-n {name} link set {device} up")
-
-    def on(self, host: int) -> list[str]:
-        return ["ip", "netns", "exec", f"{self._name}-{host}"]
-
-    def _add(self, stack: contextlib.ExitStack, name: str) -> None:
+    unique = f"bert-{uuid.uuid4().hex[:6]}"
+    switch, *hosts = names = [f"{unique}-{end}" for end in ("s", *range(number))]
+    for name in names:
         try:
-            self._ip(f"netns add {name}")
+            ip(f"netns add {name}")
         except subprocess.CalledProcessError as error:
             pytest.skip(f"network namespaces are not permitted here: {error.stderr.strip()}")
         stack.callback(subprocess.run, ["ip", "netns", "delete", name], check=False)
-
-    def _ip(self, arguments: str) -> None:
-        subprocess.run(["ip", *arguments.split()], check=True, capture_output=True, text=True)
+    ip(f"-n {switch} link add switch type bridge")
+    ip(f"-n {switch} link set switch up")
+    for host, name in enumerate(hosts):
+        ip(f"-n {switch} link add port{host} type veth peer name net netns {name}")
+        ip(f"-n {switch} link set port{host} master switch up")
+        ip(f"-n {name} addr add 10.77.0.{host + 1}/24 dev net")
+        for device in ("net", "lo"):
+            ip(f"-n {name} link set {device} up")
+    return [["ip", "netns", "exec", name] for name in hosts]
 
 
 class DaskCluster:
-    """A scheduler on host 0 and single-threaded workers without a nanny, so killed workers are not restarted."""
+    """A scheduler on host 0 and single-threaded workers without a nanny, so killed workers are not restarted.
 
-    def __init__(self, stack: contextlib.ExitStack, folder: pathlib.Path, hosts: Hosts) -> None:
-        self._stack, self._folder, self._hosts = stack, folder, hosts
+    Args:
+        stack: Ends the processes.
+        folder: Their working directory.
+        host: The address of host 0.
+        prefixes: The prefix of a command that runs it on each host.
+    """
+
+    def __init__(self, stack: contextlib.ExitStack, folder: pathlib.Path, host: str, prefixes: list[list[str]]) -> None:
+        self._stack, self._folder, self._host, self._prefixes = stack, folder, host, prefixes
         self.workers: list[subprocess.Popen[bytes]] = []
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
-        self.address = f"tcp://{hosts.address}:{self._port}"
+        self.address = f"tcp://{host}:{self._port}"
         self.start_scheduler()
 
     def start_scheduler(self) -> None:
-        options = f"scheduler --host {self._hosts.address} --port {self._port} --no-dashboard"
+        options = f"scheduler --host {self._host} --port {self._port} --no-dashboard"
         self.scheduler = self._start("scheduler", "at:", 0, *options.split())
 
-    def add_worker(self, host: int = 0) -> subprocess.Popen[bytes]:
+    def add_worker(self, host: int = 0) -> None:
         number = len(self.workers)
         command = f"worker {self.address} --nthreads=1 --no-nanny --no-dashboard --memory-limit=0 --local-directory"
         scratch = str(self._folder / f"scratch{number}")
         self.workers.append(self._start(f"worker{number}", "Registered to", host, *command.split(), scratch))
-        return self.workers[-1]
 
     def _start(self, name: str, says: str, host: int, *arguments: str) -> subprocess.Popen[bytes]:
         log = self._folder / f"{name}-{uuid.uuid4().hex[:6]}.log"
         with log.open("wb") as writer:
-            command = [*self._hosts.on(host), sys.executable, "-m", "dask", *arguments]
+            command = [*self._prefixes[host], sys.executable, "-m", "dask", *arguments]
             process = subprocess.Popen(command, stdout=writer, stderr=writer, env=ENVIRONMENT, cwd=self._folder)
         self._stack.callback(_end, process)
         wait_until(lambda: process.poll() is not None or says in log.read_text(), f"{name} begins")
@@ -139,7 +125,7 @@ class DaskCluster:
 
     def command(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts `official-bert` with the arguments and --dask on the scheduler's host."""
-        command = [*self._hosts.on(0), sys.executable, "-m", "official_bert_cli", *arguments, f"--dask={self.address}"]
+        command = [*self._prefixes[0], sys.executable, "-m", "official_bert_cli", *arguments, f"--dask={self.address}"]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT, cwd=self._folder)
         self._stack.callback(_end, process)
@@ -163,8 +149,8 @@ class DaskCluster:
 def dask_cluster(folder: pathlib.Path, workers: int, namespaces: bool = False) -> Iterator[DaskCluster]:
     """Starts a cluster with the given number of workers, each on its own host, and one spare host."""
     with contextlib.ExitStack() as stack:
-        hosts = NamespaceHosts(stack, workers + 2) if namespaces else Hosts()
-        cluster = DaskCluster(stack, folder, hosts)
+        prefixes = make_namespaces(stack, workers + 2) if namespaces else [[]] * (workers + 2)
+        cluster = DaskCluster(stack, folder, "10.77.0.1" if namespaces else "127.0.0.1", prefixes)
         for number in range(workers):
             cluster.add_worker(number + 1)
         yield cluster

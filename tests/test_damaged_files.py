@@ -1,6 +1,7 @@
 """A damaged file of any format is read correctly, or refused with a short UserError that names it or its folder."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -12,18 +13,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from data_gen.text import formats
-from official_bert.checkpoints import checksums
-from official_bert.checkpoints.checkpoint import LoadOverrides
+from official_bert.checkpoints import checkpoint, checksums, loading
 from official_bert.checkpoints.formats import finetuned
-from official_bert.checkpoints.loading import open_model
 from official_bert.data import record_reader
 from official_bert.errors import UserError
 from official_bert.inference import exports, reference_answers
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.runs.run_file import read_run_file
-from official_bert.tasks import conll, multiple_choice, squad
-from official_bert.tasks.all_tasks import make_task
+from official_bert.tasks import all_tasks, conll, multiple_choice, squad
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.tokenization.exact import FullTokenizer, check_special_tokens, load_vocab
 from official_bert.utils import files, row_files
@@ -52,7 +50,7 @@ def file_format(name: str, content: str, read: Callable[[str, BadRows], object])
 
 def read_checkpoint(folder: pathlib.Path, _: BadRows) -> object:
     has_slots = folder.name.startswith(("tf1", "official_bert"))
-    found = open_model(str(folder), LoadOverrides(optimizer=has_slots))
+    found = loading.open_model(str(folder), checkpoint.LoadOverrides(optimizer=has_slots))
     assert_fits(found)
     tensors = {name: value.tobytes() for name, value in {**found.weights, **found.slots}.items()}
     return tensors, found.config, found.vocab, found.casing, found.labels, found.task_spec, has_slots and found.step
@@ -69,12 +67,11 @@ def write_finetuned(folder: pathlib.Path) -> None:
 
 
 def copy_model(library: str, model: str) -> Callable[[pathlib.Path], object]:
-    return lambda folder: shutil.copytree(
-        unpacked(library, folder.parent / "libraries") / model,
-        folder,
-        shutil.ignore_patterns("*.npz"),
-        dirs_exist_ok=True,
-    )
+    def copy(folder: pathlib.Path) -> None:
+        source, ignored = unpacked(library, folder.parent / "libraries") / model, shutil.ignore_patterns("*.npz")
+        shutil.copytree(source, folder, ignore=ignored, dirs_exist_ok=True)
+
+    return copy
 
 
 def read_records(folder: pathlib.Path, _: BadRows) -> None:
@@ -97,14 +94,13 @@ def read_rows(folder: pathlib.Path, _: BadRows) -> object:
 
 
 def read_task(name: str, options: Any, bad_rows: BadRows) -> object:
-    task = make_task(name, options)
+    task = all_tasks.make_task(name, options)
     return task.read(task.train_split, bad_rows)
 
 
 def read_table(label_kind: str, **options: str) -> Callable[[str, BadRows], object]:
-    return lambda path, bad_rows: read_task(
-        "table", TableOptions(train_file=path, eval_file=path, label_kind=label_kind, **options), bad_rows
-    )
+    given = {"label_kind": label_kind, **options}
+    return lambda path, bad: read_task("table", TableOptions(train_file=path, eval_file=path, **given), bad)
 
 
 def read_glue(path: str, bad_rows: BadRows) -> object:
@@ -120,6 +116,10 @@ def read_text(path: str, _: BadRows) -> object:
 def read_vocabulary(path: str, _: BadRows) -> object:
     check_special_tokens(load_vocab(path), path)
     return FullTokenizer(path, True).tokenize("the cat unaffable ünï")
+
+
+def read_settings(path: str, _: BadRows) -> object:
+    return finetuned.read_task_spec(os.path.dirname(path))
 
 
 def write_export(folder: pathlib.Path) -> None:
@@ -169,9 +169,7 @@ FORMATS = {
     "documents": file_format("documents.jsonl", '{"text": "the cat sat . a dog ran ."}\n' * 3, read_text),
     "vocabulary": file_format("vocab.txt", "\n".join(WORDS) + "\n", read_vocabulary),
     "config": file_format("bert_config.json", json.dumps(_CONFIG), lambda path, _: BertConfig.from_json_file(path)),
-    "task": file_format(
-        "task.json", json.dumps(_TASK), lambda path, _: finetuned.read_task_spec(path[: -len("/task.json")])
-    ),
+    "task": file_format("task.json", json.dumps(_TASK), read_settings),
     "run": file_format("run.json", json.dumps({"options": {"seed": 1}}), lambda path, _: read_run_file(path)),
 }
 
@@ -228,15 +226,10 @@ def test_damaged_files_are_read_or_rejected_by_name(name: str, repetitions: int,
 
     is_checkpoint = FORMATS[name].read is read_checkpoint
     num_examples = repetitions * (150 if FORMATS[name].has_checksums else 100 if is_checkpoint else 25)
-    is_fixed = repetitions == 1  # the fast tests draw the same damage in each run
+    # The fast tests draw the same damage in each run.
+    fixed = {"derandomize": repetitions == 1, "database": None, "phases": [Phase.generate]}
 
-    @settings(
-        max_examples=num_examples,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        derandomize=is_fixed,
-        database=None,
-    )
+    @settings(max_examples=num_examples, suppress_health_check=list(HealthCheck), **fixed)
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         path = data.draw(st.sampled_from([*paths, *[weights] * len(paths)]))

@@ -18,12 +18,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import official_bert
-from official_bert.commands import PRETRAIN
+from official_bert import commands, version
 from official_bert.modeling.config import BertConfig
-from official_bert.utils.command_line import Command
-from official_bert.utils.configs import find_config
+from official_bert.utils import command_line, configs
 from official_bert.utils.extras import EXTRAS
-from official_bert.version import __version__
 from official_bert_cli import COMMANDS, main
 from tests.conftest import ROOT
 from tests.golden import make_answers_and_losses
@@ -132,16 +130,12 @@ def run_without(package: str, extra: str | None) -> None:
     def main() -> None:
         raise ModuleNotFoundError(name=package)
 
-    Command(program="s", summary="", main=main, options=(), extra=extra, tensorflow=False).run([])
+    command_line.Command(program="s", summary="", main=main, options=(), extra=extra, tensorflow=False).run([])
 
 
 @pytest.mark.parametrize(("package", "extra", "named"), [
-    ("sklearn.metrics", "finetune", "finetune"),
-    ("tensorflow_text", "data", "data"),
-    ("tensorflow_text", None, "serve"),
-    ("tensorflow_datasets.core", "finetune", "tfds"),
-    ("rjieba", "finetune", "jieba"),
-    ("rjieba", None, "jieba"),
+    ("sklearn.metrics", "finetune", "finetune"), ("tensorflow_text", "data", "data"), ("rjieba", None, "jieba"),
+    ("tensorflow_datasets.core", "finetune", "tfds"), ("tensorflow_text", None, "serve"),
 ])  # fmt: skip
 def test_an_error_names_the_missing_package_and_its_extra(package: str, extra: str | None, named: str, capsys):
     with pytest.raises(SystemExit, match="1"):
@@ -157,23 +151,21 @@ def test_a_missing_module_of_this_package_is_not_explained():
 def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     path = "configs/models/uncased_L-2_H-128_A-2.json"
-    assert find_config(path) == str(ROOT / path)
+    assert configs.find_config(path) == str(ROOT / path)
     assert importlib.resources.files("official_bert").joinpath(path).is_file()
     config = BertConfig.from_json_file(str(ROOT / path))
     assert BertConfig.from_json_file(path) == config
     assert BertConfig.from_name("bert-tiny") == BertConfig.from_name("uncased_L-2_H-128_A-2") == config
     assert_rejected(("'bert'", "bert-tiny", "uncased_L-2_H-128_A-2"), BertConfig.from_name, "bert")
-    assert find_config("configs/none.json") == "configs/none.json"
-    assert find_config("models/none.json") == "models/none.json"
     own = "configs/cpu_1_hour.flagfile"
     write_text(tmp_path / own, "--do_train\n--tpu_name=mine\n")
-    assert find_config(own) == own
+    for name in ("configs/none.json", "models/none.json", own):
+        assert configs.find_config(name) == name
     needed = ["--input_file=x", "--output_dir=configs/models", f"--bert_config_file={path}"]
-    (training,) = PRETRAIN.parse([*needed, "--flagfile", own])
-    assert training.output_dir == "configs/models"
-    assert training.tpu_name == "mine"
+    (training,) = commands.PRETRAIN.parse([*needed, "--flagfile", own])
+    assert (training.output_dir, training.tpu_name) == ("configs/models", "mine")
     flags = ["--flagfile=configs/one_gpu.flagfile", "--eval_steps=0", "--phase2_num_train_steps=0"]
-    assert PRETRAIN.parse([*needed, *flags])[0].train_batch_size != training.train_batch_size
+    assert commands.PRETRAIN.parse([*needed, *flags])[0].train_batch_size != training.train_batch_size
 
 
 def test_official_bert_runs_the_given_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -191,7 +183,7 @@ def test_official_bert_runs_the_given_command(monkeypatch: pytest.MonkeyPatch, c
     assert len([line for line in steps if re.search(r"official-bert ([a-z-]+)", line)[1] in COMMANDS]) == 3
     versions = ("TensorFlow", "tensorflow-text", "Keras", "ONNX Runtime", "NumPy", "protobuf", "Python")
     expected = "".join(rf", {name} [\d.]+" for name in versions)
-    assert re.fullmatch(rf"official-bert {__version__}{expected}, Linux-\S+\n", run("--version"))
+    assert re.fullmatch(rf"official-bert {version.__version__}{expected}, Linux-\S+\n", run("--version"))
     assert "usage: official-bert serve --flag=value" in run("serve", "--help")
     assert_mentions(run("srve", code=1), "srve", "serve")
     assert_mentions(run("run_squad.py", code=1), "run_squad.py", "official-bert finetune --task=squad")
@@ -201,8 +193,8 @@ def test_official_bert_runs_the_given_command(monkeypatch: pytest.MonkeyPatch, c
 def test_the_documents_name_every_extra_and_the_version():
     page = read(ROOT / "docs" / "start" / "install.md")
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == {*OF_EXTRA, "all"}
-    assert f"official_bert-{__version__}-py3-none-any.whl" in page
-    assert f"\nversion: {__version__}\n" in read(ROOT / "CITATION.cff")
+    assert f"official_bert-{version.__version__}-py3-none-any.whl" in page
+    assert f"\nversion: {version.__version__}\n" in read(ROOT / "CITATION.cff")
 
 
 def test_the_sdist_has_the_changelog_and_the_constraints_and_no_tests(tmp_path: pathlib.Path):
@@ -221,14 +213,17 @@ def test_the_sdist_has_the_changelog_and_the_constraints_and_no_tests(tmp_path: 
     assert not [name for name in names if name.startswith("tests")]
 
 
-def test_every_public_name_exists_and_is_documented():
-    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference" / "api").glob("*.md"))
-    for name in set(official_bert.__all__) - {"__version__"}:
+def test_every_public_name_exists_and_is_documented_and_type_checkers_see_it():
+    pages = "".join(map(read, (ROOT / "docs" / "reference" / "api").glob("*.md")))
+    imports = read(ROOT / "official_bert" / "__init__.py").split("_NAMES = ")[0]
+    assert sorted(official_bert.__all__) == sorted([*official_bert._MODULE_OF, "__version__"])
+    for name, module in official_bert._MODULE_OF.items():
         value = getattr(official_bert, name)
-        assert value.__name__ == name
+        assert (value.__name__, name in dir(official_bert)) == (name, True)
         assert value.__doc__, name
-        assert name in dir(official_bert)
         assert pages.count(f":: official_bert.{name}\n") == 1, name
+        assert f"from {module} import" in imports
+        assert name in imports
     with pytest.raises(AttributeError, match="'Bert'"):
         official_bert.Bert  # noqa: B018
 
@@ -236,14 +231,6 @@ def test_every_public_name_exists_and_is_documented():
 def test_public_names_have_the_stored_signatures():
     """After an intended change, run `python tests/golden/make_answers_and_losses.py signatures.json`."""
     assert make_answers_and_losses.signatures() == make_answers_and_losses.read("signatures.json")
-
-
-def test_type_checkers_see_lazily_imported_names():
-    assert sorted(official_bert.__all__) == sorted([*official_bert._MODULE_OF, "__version__"])
-    text = (ROOT / "official_bert" / "__init__.py").read_text(encoding="utf-8").split("_NAMES = ")[0]
-    for name, module in official_bert._MODULE_OF.items():
-        assert f"from {module} import" in text
-        assert name in text
 
 
 def test_importing_the_package_has_no_side_effects():

@@ -28,10 +28,9 @@ PRETRAINING_NEEDS = {"official_bert", *sys.stdlib_module_names, "tensorflow", "k
 # Imported lazily: fsspec for paths that TensorFlow does not support, the packages of the Hub, Hugging Face and keras-
 # hub for their checkpoints, packages that conversions are compared with, tensorflow-text for the fast tokenizer, and
 # SciPy and scikit-learn for scores.
-PRETRAINING_CAN_DO_WITHOUT = {
-    "fsspec", "huggingface_hub", "safetensors", "h5py", "keras_hub", "torch", "transformers", "tensorflow_text",
-    "scipy", "sklearn",
-}  # fmt: skip
+PRETRAINING_CAN_DO_WITHOUT = set(
+    "fsspec huggingface_hub safetensors h5py keras_hub torch transformers tensorflow_text scipy sklearn".split()
+)
 
 
 @functools.cache
@@ -81,12 +80,8 @@ def list_imports(path: pathlib.Path) -> set[str]:
 
 
 # All modules except official_bert/__init__.py, which is the outermost layer: it imports the public names lazily.
-NAMES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
-    for tree in LAYERS
-    for path in sorted((ROOT / tree).rglob("*.py"))
-    if path != ROOT / "official_bert" / "__init__.py"
-}
+_PATHS = {path for tree in LAYERS for path in (ROOT / tree).rglob("*.py")} - {ROOT / "official_bert" / "__init__.py"}
+NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(_PATHS)}
 
 
 def ours_among(names: set[str]) -> set[str]:
@@ -166,13 +161,9 @@ def test_only_files_that_build_graphs_import_the_tokenizer_for_graphs():
 
 # Modules outside kinds/ that may name a kind: the public classes, the readers of each kind's files, and the tables of
 # layer names and of foreign formats. All other modules use the spec.
-MAY_NAME_KINDS = (
-    "official_bert.keras_models",
-    "official_bert.tasks",
-    "official_bert.checkpoints.checkpoint",
-    "official_bert.checkpoints.formats",
-    "official_bert.modeling",
-    "official_bert.export.onnx_graph",
+MAY_NAME_KINDS = tuple(
+    f"official_bert.{module}"
+    for module in "keras_models tasks checkpoints.checkpoint checkpoints.formats modeling export.onnx_graph".split()
 )
 
 
@@ -315,9 +306,8 @@ def test_flags_on_the_migration_page_exist():
     for old in left:
         if old.endswith("(taken)"):
             assert find_flags(old) <= {name for command in commands for name in command.aliases}, old
-    sections = re.findall(
-        r"^### [^\n]*`official-bert ([\w-]+)(?: --task=(\w+))?`$(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE
-    )
+    pattern = r"(?sm)^### [^\n]*`official-bert ([\w-]+)(?: --task=(\w+))?`$(.*?)(?=^##|\Z)"
+    sections = re.findall(pattern, page)
     assert len(sections) > 8
     for script, task, text in sections:
         rows = re.findall(r"^\| (.*) \| (.*) \|$", text, re.MULTILINE)[1:]
@@ -331,13 +321,12 @@ def test_flags_on_the_migration_page_exist():
 
 def test_every_test_of_several_devices_is_marked_core():
     """Tests with several devices or workers are slow, and would be skipped under a time limit if not marked core."""
-    several = re.compile("run_marked_tests|worker_environments|LogicalDeviceConfiguration")
-    found = {}
+    several, num_found = re.compile("run_marked_tests|worker_environments|LogicalDeviceConfiguration"), 0
     for path in (ROOT / "tests").rglob("test_*.py"):
         if several.search(read(path)) and path != pathlib.Path(__file__):
             for node in ast.parse(read(path)).body:
                 if isinstance(node, ast.FunctionDef) and several.search("\n".join(map(ast.unparse, node.body))):
-                    found[f"{path}::{node.name}"] = {ast.unparse(each) for each in node.decorator_list}
-    assert len(found) > 6
-    for name, decorators in found.items():
-        assert {"pytest.mark.slow", "pytest.mark.core"} <= decorators, name
+                    num_found += 1
+                    decorators = {ast.unparse(each) for each in node.decorator_list}
+                    assert {"pytest.mark.slow", "pytest.mark.core"} <= decorators, f"{path}::{node.name}"
+    assert num_found > 6

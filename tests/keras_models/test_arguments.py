@@ -10,7 +10,7 @@ import official_bert
 from official_bert.keras_models.learned_labels import learn_labels
 from official_bert.kinds import class_labels
 from tests.keras_models.test_saving import MODELS
-from tests.make import VOCAB, assert_rejected, tiny_config
+from tests.make import VOCAB, assert_rejected, compile_eagerly, tiny_config
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat", "a dog", "walking mat", "the sun"]
@@ -50,10 +50,10 @@ def test_replacing_the_last_layer_for_learned_labels_keeps_attributes_and_change
     kernel = model.get_layer("sequence_classifier").kernel
     kernel.regularizer, kernel.constraint = keras.regularizers.L2(0.1), keras.constraints.NonNeg()
     learn_labels(model, TEXTS, ["a", "b", "c", "b"], verbose=0)
-    is_lora = model.get_layer("layer_0_intermediate").lora_enabled
-    assert (model.extra, model.backbone, model.output_shape, is_lora) == (3, encoder, (None, 3), True)
-    assert model.losses
-    assert model.get_layer("sequence_classifier").kernel.constraint is kernel.constraint
+    new_kernel = model.get_layer("sequence_classifier").kernel
+    assert (model.extra, model.backbone, model.output_shape) == (3, encoder, (None, 3))
+    assert model.get_layer("layer_0_intermediate").lora_enabled
+    assert (new_kernel.constraint, new_kernel.regularizer) == (kernel.constraint, kernel.regularizer)
 
 
 def test_labels_are_not_learned_if_the_last_layer_cannot_be_replaced():
@@ -81,9 +81,8 @@ def test_labels_are_learned_from_y_and_saved(tmp_path, capsys):
     encoder = [weight + 0.5 for weight in model.backbone.get_weights()]  # not the initial weights of the seed
     model.backbone.set_weights(encoder)
     model.compile(keras.optimizers.SGD(0.0), metrics=["accuracy"], run_eagerly=True)
-    history = model.fit(TEXTS, y, verbose=2).history
+    assert list(model.fit(TEXTS, y, verbose=2).history) == ["accuracy", "loss"]
     assert "note: learned the labels bad, good, so from y" in capsys.readouterr().out
-    assert list(history) == ["accuracy", "loss"]
     assert len(model.trainable_variables) == len({each.path for each in model.trainable_variables})
     keras.tree.map_structure(np.testing.assert_array_equal, model.backbone.get_weights(), encoder)
     model.save(path)
@@ -93,29 +92,22 @@ def test_labels_are_learned_from_y_and_saved(tmp_path, capsys):
     assert_rejected(("y[0]", "'other'", "bad", "good", "so"), model.fit, TEXTS, ["other", *y[1:]])
 
 
-@pytest.mark.parametrize(("y", "labels"), [
-    ([10, 2, 2, 10], ["2", "10"]), ([True, False], ["False", "True"]), ([["b"], [], ["a", "c"]], ["a", "b", "c"]),
-])  # fmt: skip
-def test_learned_labels_are_sorted(y, labels):
-    assert class_labels.learn_label_names(y) == labels
+def test_learned_labels_are_sorted():
+    found = [class_labels.learn_label_names(y) for y in ([10, 2, 2, 10], [True, False], [["b"], [], ["a", "c"]])]
+    assert found == [["2", "10"], ["False", "True"], ["a", "b", "c"]]
 
 
 def test_labels_of_taggers_and_multi_label_models_are_learned_from_y(capsys):
     tagger, several = build("TokenTagger", labels=None), build(labels=None, multi_label=True, positive_weights=[1, 2])
-    tagger.compile("sgd", run_eagerly=True)
-    tagger.fit(["the cat", "a dog"], [["I", "B"], ["I", "O"]], verbose=0)
+    compile_eagerly(tagger, "sgd").fit(["the cat", "a dog"], [["I", "B"], ["I", "O"]], verbose=0)
     assert_rejected(("positive_weights", 3), several.fit, TEXTS[:2], [["O", "B"], ["I"]])
     assert several.get_config()["positive_weights"] == [1, 2]
     several.thresholds = [0.5, 0.6]
     assert_rejected(("thresholds", 3), several.fit, TEXTS[:2], [["O", "B"], ["I"]])
     learn_labels(several, TEXTS[:2], [["O", "B"], ["O"]], verbose=0)  # without compile
     learn_labels(one := build(labels=None, multi_label=True), TEXTS[:1], [["B"]], verbose=0)
-    assert (tagger.labels, several.labels, build(labels=one.labels, multi_label=True).labels) == (
-        ("B", "I", "O"),
-        ("B", "O"),
-        ("B",),
-    )
-    assert capsys.readouterr().out == ""
+    labels = [tagger.labels, several.labels, build(labels=one.labels, multi_label=True).labels]
+    assert (labels, capsys.readouterr().out) == ([("B", "I", "O"), ("B", "O"), ("B",)], "")
 
 
 @pytest.mark.parametrize(("y", "names"), [

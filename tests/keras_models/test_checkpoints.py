@@ -8,15 +8,13 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.checkpoints import conversion
+from official_bert.checkpoints import conversion, loading, options
 from official_bert.checkpoints.checkpoint import PRETRAINING
-from official_bert.checkpoints.loading import open_model
-from official_bert.checkpoints.options import ConversionOptions
 from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
 from tests.conftest import slow_after
-from tests.make import VOCAB, assert_rejected, list_weights, tiny_config, write_text
+from tests.make import VOCAB, assert_rejected, compile_eagerly, list_weights, tiny_config, write_text
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun"]
@@ -38,12 +36,11 @@ def pretrained(tmp_path_factory) -> str:
 
 
 def test_a_trained_masked_lm_is_saved_as_a_complete_pretraining_checkpoint(pretrained, tmp_path, capsys):
-    folder, kept = str(tmp_path / "adapted"), open_model(pretrained).weights
-    model = official_bert.MaskedLM.from_checkpoint(pretrained)
-    model.compile("sgd", run_eagerly=True)
+    folder, kept = str(tmp_path / "adapted"), loading.open_model(pretrained).weights
+    model = compile_eagerly(official_bert.MaskedLM.from_checkpoint(pretrained), "sgd")
     model.fit(TEXTS, verbose=0)
     model.save_checkpoint(folder)
-    checkpoint = open_model(folder)
+    checkpoint = loading.open_model(folder)
     assert set(checkpoint.parts) == PRETRAINING  # includes the parts that a masked LM does not use
     assert_has(model, checkpoint.weights)
     assert any((kept[path] != value).any() for path, value in checkpoint.weights.items())
@@ -51,7 +48,7 @@ def test_a_trained_masked_lm_is_saved_as_a_complete_pretraining_checkpoint(pretr
         np.testing.assert_array_equal(checkpoint.weights[path], kept[path])
     assert official_bert.load_pretraining_model(folder)[1] == model.bert_config
     assert read_initial_model(folder).vocab == VOCAB
-    conversion.convert(ConversionOptions(from_=folder, to=str(tmp_path / "google"), to_format="tf1"))
+    conversion.convert(options.ConversionOptions(from_=folder, to=str(tmp_path / "google"), to_format="tf1"))
     capsys.readouterr()
     for name, settings in (("TextClassifier", {"labels": ["a", "b"]}), ("MaskedLM", {}), ("TextEncoder", {})):
         loaded = getattr(official_bert, name).from_checkpoint(folder, **settings)
@@ -72,14 +69,15 @@ def test_save_checkpoint_replaces_its_own_folder_but_no_other_files(tmp_path, mo
         patched.setattr(tf.train.Checkpoint, "write", stopped)
         with pytest.raises(KeyboardInterrupt):
             model.save_checkpoint(str(folder))
-    assert_has(first, open_model(str(folder)).weights)  # a save that is stopped leaves the earlier weights
+    assert_has(first, loading.open_model(str(folder)).weights)  # a save that is stopped leaves the earlier weights
     model.save_checkpoint(str(folder))
     assert_has(official_bert.MaskedLM.from_checkpoint(str(folder)), list_weights(model))
     assert len(list(folder.glob("ckpt-*"))) == 2  # an index file and a data file
-    mine.mkdir()
-    (mine / "task.json").write_text("{}")
-    other = build("MaskedLM", tiny_config())
-    for each, path, name in ((other, folder, "bert_config.json"), (model, mine, "task.json")):
+    write_text(mine / "task.json", "{}")
+    for each, path, name in (
+        (build("MaskedLM", tiny_config()), folder, "bert_config.json"),
+        (model, mine, "task.json"),
+    ):
         assert_rejected((path, name), each.save_checkpoint, str(path))
     embeddings = model.get_layer("word_embeddings").embeddings
     embeddings.assign(embeddings * np.nan)
@@ -95,15 +93,15 @@ def test_from_checkpoint_accepts_keras_files_of_all_models(pretrained, tmp_path,
     assert_has(same, list_weights(model))
     told = capsys.readouterr().out
     assert all(text in told for text in ("the head is the checkpoint's", "labels=['a', 'b'] is taken from"))
-    regressor = official_bert.TextRegressor.from_checkpoint(path)
-    assert_has(regressor, list_weights(model), ("layer_", "word_embeddings", "pooler"))
+    encoder_parts = ("layer_", "word_embeddings", "pooler")
+    assert_has(official_bert.TextRegressor.from_checkpoint(path), list_weights(model), encoder_parts)
     assert "head is new: train it" in capsys.readouterr().out
     # The file of a masked LM also contains the pooler and the next-sentence head.
     official_bert.MaskedLM.from_checkpoint(pretrained).save(masked)
     official_bert.MaskedLM.from_checkpoint(masked).save_checkpoint(str(tmp_path / "again"))
-    again = open_model(str(tmp_path / "again")).weights
+    again = loading.open_model(str(tmp_path / "again")).weights
     assert_has(official_bert.TextEncoder.from_checkpoint(masked), again)
-    keras.tree.map_structure(np.testing.assert_array_equal, again, open_model(pretrained).weights)
+    keras.tree.map_structure(np.testing.assert_array_equal, again, loading.open_model(pretrained).weights)
     told = capsys.readouterr().out
     assert told.count("the masked-LM head is the checkpoint's") == 2
     assert "random" not in told
@@ -141,12 +139,12 @@ def test_a_note_reports_a_missing_pooler(tmp_path, capsys):
 
 
 def test_lora_updates_are_merged_into_the_saved_weights(tmp_path):
-    encoder = build("TextEncoder")
+    encoder, folder = build("TextEncoder"), str(tmp_path / "model")
     layer = encoder.get_layer("layer_0_output")
     layer.enable_lora(2)
     layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
-    encoder.save_checkpoint(str(tmp_path / "model"))
-    np.testing.assert_array_equal(open_model(str(tmp_path / "model")).weights["layer_0_output/kernel"], layer.kernel)
+    encoder.save_checkpoint(folder)
+    np.testing.assert_array_equal(loading.open_model(folder).weights["layer_0_output/kernel"], layer.kernel)
 
 
 def test_errors_about_unsupported_files_say_what_is_supported(tmp_path, pause_collection):
@@ -157,9 +155,8 @@ def test_errors_about_unsupported_files_say_what_is_supported(tmp_path, pause_co
     model.save(tmp_path / "small.keras")
     assert_rejected((tmp_path / "other.keras", "Sequential", "TextClassifier"), take, tmp_path / "other.keras")
     assert_rejected(tmp_path / "none.keras", take, tmp_path / "none.keras", labels=["a", "b"])
-    names = ("8-bit", ".keras", "saved_model", "quantize")
-    assert_rejected(names, take, tmp_path / "small.keras")
-    assert_rejected(names, model.save_checkpoint, str(tmp_path / "folder"))
+    for function, small in ((take, "small.keras"), (model.save_checkpoint, "folder")):
+        assert_rejected(("8-bit", ".keras", "saved_model", "quantize"), function, str(tmp_path / small))
     assert_rejected(("--nodo_lower_case", path), take, path, do_lower_case=False)
     assert_rejected((path, "from_checkpoint", "TextClassifier", "save_checkpoint(FOLDER)"), official_bert.load, path)
 
@@ -183,12 +180,16 @@ def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
     assert build(vocab=vocab, strip_accents=False).casing == casing._replace(added_tokens=())
 
 
-@pytest.mark.parametrize("name", slow_after(3, ["MaskedLM", "TextEncoder", "MultipleChoice", "TextClassifier"]))
-def test_backbone_is_the_encoder_of_the_model(name: str, tmp_path):
+@pytest.mark.parametrize(
+    "name", slow_after(4, ["MaskedLM", "TextEncoder", "MultipleChoice", "QuestionAnswerer", "TextClassifier"])
+)
+def test_backbone_is_the_encoder_of_the_model_and_of_the_loaded_model(name: str, tmp_path):
     model, path = build(name), str(tmp_path / "model.keras")
     model.save(path)
-    ids = model.preprocessor(["the cat sat"])
-    outputs, loaded = (each.backbone(ids)["sequence_output"] for each in (model, type(model).load(path)))
-    assert outputs.shape == (1, 5, 8)
+    ids, loaded = model.preprocessor(["the cat sat"]), type(model).load(path)
     assert {id(each) for each in model.backbone.variables} <= {id(each) for each in model.variables}
-    np.testing.assert_array_equal(loaded, outputs)
+    assert loaded.get_config() == model.get_config()
+    outputs = model.backbone(ids)["sequence_output"]
+    assert outputs.shape == (1, 5, 8)
+    np.testing.assert_array_equal(loaded.backbone(ids)["sequence_output"], outputs)
+    assert_has(loaded, list_weights(model))

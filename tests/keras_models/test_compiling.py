@@ -19,7 +19,7 @@ from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
-from tests.make import VOCAB, assert_equal_weights, assert_rejected, tiny_config
+from tests.make import VOCAB, assert_equal_weights, assert_rejected, compile_eagerly, tiny_config
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
@@ -36,16 +36,15 @@ def test_the_training_step_has_the_settings_of_the_model(monkeypatch):
 
 @pytest.mark.parametrize("optimizer", [keras.optimizers.SGD(momentum=0.9), None])
 def test_the_compiled_optimizer_survives_saving_and_loading_twice(optimizer, tmp_path):
-    model = build()
-    model.compile(optimizer, metrics=[], run_eagerly=True, **({} if optimizer else {"learning_rate": 1e-3}))
+    model = compile_eagerly(build(), optimizer, metrics=[], **({} if optimizer else {"learning_rate": 1e-3}))
     model.fit(TEXTS[:2], LABELS[:2], verbose=0)
     for name in ("first.keras", "second.keras"):
         model.save(tmp_path / name)
         model = official_bert.TextClassifier.load(str(tmp_path / name))
     assert model.evaluate(TEXTS, LABELS, verbose=0, return_dict=True).keys() == {"loss"}
     assert isinstance(model.optimizer, keras.optimizers.SGD if optimizer else official_bert.BertAdamW)
-    assert int(model.optimizer.iterations) == (1 if optimizer else 0)
-    assert float(model.optimizer.learning_rate) == pytest.approx(1e-2 if optimizer else 1e-3)
+    state = (int(model.optimizer.iterations), float(model.optimizer.learning_rate))
+    assert state == pytest.approx((1, 1e-2) if optimizer else (0, 1e-3))
 
 
 def test_arguments_that_compile_rejected_are_not_used_later(capsys):
@@ -60,10 +59,11 @@ def test_arguments_that_compile_rejected_are_not_used_later(capsys):
         assert model._bert_optimizer is None  # the earlier optimizer is still used
     for name, value in (("learning_rate", 1e-3), ("layer_decay", 0.5)):
         assert_rejected((name, "optimizer"), model.compile, "adam", **{name: value})
-    config = model.get_compile_config() | {"loss": keras.saving.serialize_keras_object(loss)}
     loaded = build()
-    loaded.compile_from_config(config)
-    assert "loaded the model without its compile settings" in capsys.readouterr().out
+    loaded.compile_from_config(model.get_compile_config() | {"loss": keras.saving.serialize_keras_object(loss)})
+    told = capsys.readouterr().out
+    assert "loaded the model without its compile settings" in told
+    assert "from_logits=True" in told
     loaded._compile_if_needed()
     assert isinstance(loaded.optimizer, official_bert.BertAdamW)
 
@@ -99,18 +99,15 @@ def test_untrained_models_can_be_evaluated_also_with_lora():
 
 
 def test_the_validation_split_is_evaluated_and_not_trained_on(capsys):
-    model = build(max_seq_length=4)
-    model.compile("sgd", run_eagerly=True)
+    model = compile_eagerly(build(max_seq_length=4), "sgd")
     settings = {"validation_split": 0.25, "class_weight": {0: 5.0}, "metric_for_best_model": "roc_auc", "verbose": 0}
     history = model.fit(TEXTS, LABELS, 2, **settings).history
-    assert "val_roc_auc" in history
-    assert int(model.optimizer.iterations) == 3
+    assert ("val_roc_auc" in history, int(model.optimizer.iterations)) == (True, 3)
     assert history["val_loss"] == pytest.approx([model.evaluate(TEXTS[6:], LABELS[6:], verbose=0)[0]])
     for size in (None, 3):
         settings = {"validation_data": (TEXTS, LABELS), "validation_batch_size": size, "validation_steps": 1}
         history = model.fit(TEXTS, LABELS, 2, verbose=0, **settings).history
-        expected = model.evaluate(TEXTS, LABELS, size or 2, verbose=0, steps=1)
-        assert history["val_loss"] == pytest.approx(expected[:1])
+        assert history["val_loss"] == pytest.approx(model.evaluate(TEXTS, LABELS, size or 2, verbose=0, steps=1)[:1])
     assert capsys.readouterr().out == ""
 
 
@@ -119,14 +116,12 @@ def test_dropout_depends_on_the_seed():
     weights = models[0].get_weights()
     for model in models:
         model.set_weights(weights)
-        model.compile("sgd", run_eagerly=True)
-        losses.append(model.fit(TEXTS, LABELS, shuffle=False, verbose=0).history["loss"][0])
+        losses.append(compile_eagerly(model, "sgd").fit(TEXTS, LABELS, shuffle=False, verbose=0).history["loss"])
     assert losses[0] == losses[1] != losses[2]
 
 
 def test_fit_keeps_the_optimizer_with_initial_epoch_and_replaces_it_for_other_trainable_variables():
-    model, optimizers = build(), []
-    model.compile(run_eagerly=True)
+    model, optimizers = compile_eagerly(build()), []
     model.fit(TEXTS, LABELS, epochs=2, initial_epoch=1, verbose=0)  # the first fit has nothing to continue
     assert float(model.optimizer.learning_rate) == pytest.approx(2.5e-5)
     for settings, steps in (({}, 1), ({"epochs": 2, "initial_epoch": 1}, 2), ({}, 1)):
@@ -143,11 +138,10 @@ def test_layers_that_are_frozen_after_a_fit_with_another_optimizer_do_not_change
     model = build()
     model.compile("sgd", metrics=[])
     for is_frozen in (False, True):
-        if is_frozen:
-            model.freeze("word_embeddings")
         before = model.get_layer("word_embeddings").get_weights()
         model.fit(TEXTS[:2], LABELS[:2], verbose=0)
         assert np.array_equal(model.get_layer("word_embeddings").get_weights(), before) == is_frozen
+        model.freeze("word_embeddings")
 
 
 @pytest.mark.slow
@@ -183,9 +177,9 @@ def test_each_fit_warms_up_for_a_proportion_of_its_steps():
         model._start_optimizer(num_steps, is_continued=False)
         assert int(model.optimizer.iterations) == 0
         model.optimizer.iterations.assign(3)
-        rates = [float(model._schedule(step)) for step in range(num_steps + 1)]
-        expected = [step / warmup if step < warmup else 1 - step / num_steps for step in range(num_steps + 1)]
-        assert rates == pytest.approx(expected, abs=1e-6)
+        for step in range(num_steps + 1):
+            expected = step / warmup if step < warmup else 1 - step / num_steps
+            assert float(model._schedule(step)) == pytest.approx(expected, abs=1e-6)
     for limits in ({"warmup_proportion": 0, "layer_decay": 1}, {"warmup_proportion": 1.0, "layer_decay": 1e-9}):
         model.compile(**limits)
     model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.0, 9, warmup_target=1.0)))
@@ -208,8 +202,7 @@ def test_multi_worker_strategies_are_rejected_with_the_command_to_use(monkeypatc
 
 
 def test_sample_weights_of_a_regressor_work_as_in_keras():
-    model = build("TextRegressor")
-    model.compile("sgd", "mse", metrics=[], weighted_metrics=["mae"], run_eagerly=True)
+    model = compile_eagerly(build("TextRegressor"), "sgd", "mse", metrics=[], weighted_metrics=["mae"])
     values, weights = np.arange(8.0), np.arange(8.0) % 3
     errors = model.predict(TEXTS) - values
     figures = model.evaluate(TEXTS, values, sample_weight=weights, verbose=0, return_dict=True)
@@ -220,8 +213,7 @@ def test_sample_weights_of_a_regressor_work_as_in_keras():
 
 @pytest.mark.parametrize("data", [(TEXTS, LABELS), (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),)])
 def test_a_trained_model_can_be_quantized(data, pause_collection):
-    model = build()
-    model.compile("sgd", run_eagerly=True)
+    model = compile_eagerly(build(), "sgd")
     model.fit(*data, verbose=0)
     model.quantize("int8")
     assert model.get_layer("layer_0_intermediate").kernel.dtype == "int8"
@@ -232,33 +224,29 @@ def own_loss_of_tokens(tags, logits):
 
 
 IDS, Y = np.arange(5, 21, dtype=np.int32).reshape(4, 4), np.array([0, 1, 1, 1])
-# The class, its settings, the arguments of compile, and the labels and weights of four rows of four tokens each.
-STEPS = {
-    "weighted metrics": ("TextClassifier", {}, {"metrics": [], "weighted_metrics": ["accuracy"]},
-                         Y, np.arange(4.0)),
-    "outputs": ("QuestionAnswerer", {}, {"metrics": []}, {"start_logits": Y, "end_logits": Y + 1}, np.arange(4.0)),
-    "tokens": ("TokenTagger", {}, {"loss": own_loss_of_tokens, "metrics": ["accuracy"]},
-               IDS % 2, None),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_micro_batches_show_the_metrics_of_the_whole_batch(name: str):
-    class_name, settings, compiled, y, weights = STEPS[name]
+# The arguments of compile, and the labels and weights of four rows of four tokens each.
+@pytest.mark.parametrize(("name", "compiled", "y", "weights"), [
+    ("TextClassifier", {"metrics": [], "weighted_metrics": ["accuracy"]}, Y, np.arange(4.0)),
+    ("QuestionAnswerer", {"metrics": []}, {"start_logits": Y, "end_logits": Y + 1}, np.arange(4.0)),
+    ("TokenTagger", {"loss": own_loss_of_tokens, "metrics": ["accuracy"]}, IDS % 2, None),
+])  # fmt: skip
+def test_micro_batches_show_the_metrics_of_the_whole_batch(name: str, compiled, y, weights):
     config = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     x, figures = {"input_ids": IDS, "input_mask": np.ones_like(IDS), "segment_ids": np.zeros_like(IDS)}, []
     for micro_batches in (1, 2):
-        model = build(class_name, config, gradient_accumulation_steps=micro_batches, **settings)
+        model = build(name, config, gradient_accumulation_steps=micro_batches)
         for layer in model.layers:
             if layer.name == "head_dropout":
                 layer.rate = 0.0
-        if name == "weighted metrics":
+        if name == "TextClassifier":
             model.trainable_variables[0].regularizer = keras.regularizers.L2(0.5)
-        model.compile("sgd", run_eagerly=True, **compiled)
+        compile_eagerly(model, "sgd", **compiled)
         figures.append(model.train_on_batch(x, y, sample_weight=weights, return_dict=True))
     assert figures[1] == pytest.approx(figures[0], rel=1e-5)
     assert len(figures[0]) > 1
-    if name == "weighted metrics":  # the weights are 0, 1, 2 and 3; all answers of the model are equal
+    if name == "TextClassifier":  # the weights are 0, 1, 2 and 3; all answers of the model are equal
         assert figures[0]["accuracy"] in (0.0, 1.0)
 
 
@@ -294,17 +282,14 @@ def test_results_of_an_overridden_compute_metrics_are_shown():
         def compute_metrics(self, x, y, y_pred, sample_weight=None):
             return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": keras.ops.max(y_pred)}
 
-    model = Counting(tiny_config(num_hidden_layers=1), VOCAB, labels=["a", "b"])
-    model.compile(run_eagerly=True)
+    model = compile_eagerly(Counting(tiny_config(num_hidden_layers=1), VOCAB, labels=["a", "b"]))
     assert np.isfinite(model.fit(TEXTS, LABELS, verbose=0).history["largest"]).all()
     assert set(model.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)) == {"loss", "accuracy", "largest"}
 
 
 def test_micro_batches_do_not_change_weights_without_a_gradient():
-    settings = {"max_query_length": 4, "doc_stride": 4, "gradient_accumulation_steps": 2}
-    model = build("QuestionAnswerer", **settings)
-    loss = {"start_logits": create_kind_model(model.spec).loss()["start_logits"]}
-    model.compile(keras.optimizers.SGD(0.1), loss=loss, run_eagerly=True)
+    model = build("QuestionAnswerer", max_query_length=4, doc_stride=4, gradient_accumulation_steps=2)
+    compile_eagerly(model, "sgd", {"start_logits": create_kind_model(model.spec).loss()["start_logits"]})
     before = model.get_layer("question_answering").get_weights()[0]
     model.fit((["who sat"] * 4, ["the cat sat"] * 4), ["cat"] * 4, verbose=0)
     after = model.get_layer("question_answering").get_weights()[0]

@@ -13,14 +13,13 @@ import official_bert
 from official_bert.keras_models import fitting_model
 from official_bert.keras_models.inputs import Inputs
 from official_bert.keras_models.losses_and_metrics import check_losses, check_metrics
-from official_bert.kinds.all_kinds import SPECS
-from official_bert.kinds.losses import MetricOfClasses, TagAccuracy, TaggingLoss
+from official_bert.kinds import all_kinds, losses
 from official_bert.kinds.model import create_kind_model
-from tests.make import VOCAB, assert_mentions, assert_rejected, refusal
+from tests.make import VOCAB, assert_mentions, assert_rejected, compile_eagerly, refusal
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat"]
-HEAD_OF = {kind: spec(labels=("0", "1")) for kind, spec in SPECS.items()}
+HEAD_OF = {kind: spec(labels=("0", "1")) for kind, spec in all_kinds.SPECS.items()}
 ONE_CLASS, SEVERAL, VALUES, TAGS = map(HEAD_OF.get, ("classification", "multi_label", "regression", "tagging"))
 
 ROWS = 12
@@ -181,7 +180,7 @@ def test_soft_labels_are_learned_by_a_loss_that_reads_them(uses_data_set: bool):
     data = (tf.data.Dataset.from_tensor_slices((TEXTS, soft)),) if uses_data_set else (TEXTS, soft.tolist())
     names = ("y", "[0.7, 0.2, 0.1]", "keras.losses.CategoricalCrossentropy(from_logits=True)")
     assert_rejected(names, model.evaluate, *data, verbose=0)
-    model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True), run_eagerly=True)
+    compile_eagerly(model, "sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
     loss, accuracy = model.evaluate(*data, verbose=0)
     predictions = model.predict(TEXTS)
     assert loss == pytest.approx(-(soft * np.log(predictions)).sum(axis=1).mean(), rel=1e-5)
@@ -190,9 +189,8 @@ def test_soft_labels_are_learned_by_a_loss_that_reads_them(uses_data_set: bool):
 
 
 def test_soft_labels_of_several_labels_are_learned():
-    model = build(labels=["bad", "good"], multi_label=True)
+    model = compile_eagerly(build(labels=["bad", "good"], multi_label=True), "sgd", metrics=[])
     soft, p = np.array([[0.7, 0.6], [0.0, 1.0], [0.25, 0.5], [0.1, 0.1]]), model.predict(TEXTS)
-    model.compile("sgd", metrics=[], run_eagerly=True)
     expected = -np.mean(soft * np.log(p) + (1 - soft) * np.log(1 - p))
     assert model.evaluate(TEXTS, soft, verbose=0) == pytest.approx(expected, rel=1e-5)
     assert_rejected(("y[0]", "[1.4, 1.2]", "0 to 1"), model.evaluate, TEXTS, 2 * soft, verbose=0)
@@ -214,8 +212,8 @@ def test_labels_of_ids_in_a_data_set_must_have_the_form_of_the_loss():
 
 def test_losses_and_metrics_are_recognized_by_name_class_and_function():
     sparse = keras.losses.SparseCategoricalCrossentropy
+    line = "keras.losses.SparseCategoricalCrossentropy(from_logits=True"
     for given in ("sparse_categorical_crossentropy", "ce", sparse, keras.losses.sparse_categorical_crossentropy):
-        line = "keras.losses.SparseCategoricalCrossentropy(from_logits=True"
         assert_rejected(f"{line})", check_losses, {"start": given, "end": None}, ONE_CLASS)
         assert_rejected(f"{line}, ignore_class=-1)", check_losses, given, TAGS)
     for given in ("binary_crossentropy", "crossentropy"):
@@ -229,24 +227,22 @@ def test_losses_and_metrics_are_recognized_by_name_class_and_function():
 def test_losses_and_metrics_of_logits_are_unchanged():
     binary = keras.losses.BinaryCrossentropy(from_logits=True)
     tagging = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
-    for loss in (binary, "mse", "hinge", lambda y, logits: logits, TaggingLoss()):
+    for loss in (binary, "mse", "hinge", lambda y, logits: logits, losses.TaggingLoss()):
         assert check_losses(loss, SEVERAL) is loss
-    assert check_metrics("accuracy", VALUES) == "accuracy"
     assert check_losses({"value": "poisson"}, VALUES) == {"value": "poisson"}
     assert check_losses(tagging, TAGS) is tagging
-    precision, accuracy = keras.metrics.Precision(thresholds=0), keras.metrics.BinaryAccuracy(threshold=0.0)
-    listed = keras.metrics.Precision(thresholds=[0])
-    for metric in ("mae", keras.metrics.AUC(from_logits=True), precision, listed, accuracy):
-        assert check_metrics(metric, SEVERAL) is metric
-    for metric in ("accuracy", keras.metrics.MeanMetricWrapper(lambda y, logits: logits)):
-        assert check_metrics(metric, ONE_CLASS) is metric
+    metrics = [keras.metrics.Precision(thresholds=0), keras.metrics.Precision(thresholds=[0])]
+    metrics += ["mae", keras.metrics.AUC(from_logits=True), keras.metrics.BinaryAccuracy(threshold=0.0)]
+    own = keras.metrics.MeanMetricWrapper(lambda y, logits: logits)
+    for head, unchanged in ((SEVERAL, metrics), (ONE_CLASS, ["accuracy", own]), (VALUES, ["accuracy"])):
+        assert all(check_metrics(metric, head) is metric for metric in unchanged)
     top = keras.metrics.SparseTopKCategoricalAccuracy()
     for has_one_hot, is_wrapped in ((False, False), (True, True), (None, True)):  # None: a loss of the user's own
         assert (check_metrics(top, ONE_CLASS, has_one_hot) is not top) == is_wrapped
 
 
 def test_accuracy_resolves_to_the_metric_of_the_kind():
-    assert isinstance(check_metrics("acc", TAGS), TagAccuracy)
+    assert isinstance(check_metrics("acc", TAGS), losses.TagAccuracy)
     metric = check_metrics("accuracy", SEVERAL)
     metric.update_state(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.2, -3.0], [-1.0, 0.3]]))  # 0.5 is between them
     assert float(metric.result()) == 1.0
@@ -261,25 +257,15 @@ def test_auto_selects_the_default_optimizer_loss_and_metrics():
         assert model.loss.get_config()["from_logits"]
 
 
-def test_a_model_that_was_saved_with_a_loss_of_probabilities_is_loaded_without_it(tmp_path, capsys):
-    model = build(labels=["0", "1"])
-    keras.Model.compile(model, "sgd", keras.losses.SparseCategoricalCrossentropy())
-    model.save(tmp_path / "model.keras")
-    loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))
-    assert "from_logits=True" in capsys.readouterr().out
-    np.testing.assert_array_equal(loaded.predict(TEXTS), model.predict(TEXTS))
-
-
-@pytest.mark.parametrize(("metric", "is_two_class"), [
-    (lambda: keras.metrics.AUC(multi_label=True, num_labels=2), False), (keras.metrics.AUC, True),
-    (keras.metrics.CategoricalCrossentropy, False),
+@pytest.mark.parametrize(("metric", "first"), [
+    (lambda: keras.metrics.AUC(multi_label=True, num_labels=2), 0), (keras.metrics.AUC, 1),
+    (keras.metrics.CategoricalCrossentropy, 0),
 ])  # fmt: skip
-def test_a_wrapped_metric_supports_sample_weight_and_reset(metric, is_two_class: bool):
+def test_a_wrapped_metric_reads_columns_from_the_first_and_supports_sample_weight_and_reset(metric, first: int):
     z, labels, weights = np.float32([[0, 1], [2, 0], [0, 3], [1, 0]]), np.array([0, 1, 1, 0]), np.float32([1, 2, 3, 4])
-    wrapped, alone = MetricOfClasses(metric(), True), metric()
+    wrapped, alone = losses.MetricOfClasses(metric(), True), metric()
     wrapped.update_state(1 - labels, z)
     wrapped.reset_state()
     wrapped.update_state(labels, z, sample_weight=weights)
-    y, outputs = np.eye(2)[labels], softmax(z)
-    alone.update_state(y[:, 1:] if is_two_class else y, outputs[:, 1:] if is_two_class else outputs, weights)
+    alone.update_state(np.eye(2)[labels][:, first:], softmax(z)[:, first:], weights)
     assert float(wrapped.result()) == pytest.approx(float(alone.result()), rel=1e-5)

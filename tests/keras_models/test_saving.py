@@ -16,11 +16,10 @@ from official_bert.export import formats
 from official_bert.inference import backends
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.encoder import build_encoder
-from official_bert.optimization.optimizers import BertAdamW
-from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.optimization import optimizers, schedules
 from tests import make
 from tests.conftest import ROOT, slow_after
-from tests.make import assert_equal_weights, assert_mentions, assert_rejected, refusal, tiny_config
+from tests.make import assert_equal_weights, assert_mentions, assert_rejected, compile_eagerly, refusal, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking"]
 
@@ -65,16 +64,16 @@ def test_keras_files_can_be_loaded_after_importing_only_keras_models(tmp_path):
         build(name).save(tmp_path / f"{name}.keras")
     plain = build_classifier(build_encoder(tiny_config(hidden_act="gelu_exact"), seed=1), 3, seed=2)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    plain.compile(BertAdamW(WarmupPolynomialDecay(1e-3, 10)), loss)
+    plain.compile(optimizers.BertAdamW(schedules.WarmupPolynomialDecay(1e-3, 10)), loss)
     plain.optimizer.build(plain.trainable_variables)
     plain.save(tmp_path / "plain.keras")
     done = make.run_python("-c", _LOAD_ALL, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     optimizer, registered, classes = json.loads(done.stdout)
-    assert optimizer == "BertAdamW"
-    assert classes == {"plain": "Functional", **{name: each[0] for name, each in MODELS.items()}}
+    expected_classes = {"plain": "Functional", **{name: each[0] for name, each in MODELS.items()}}
+    assert (optimizer, classes) == ("BertAdamW", expected_classes)
     ids = np.arange(1, 13, dtype=np.int32).reshape(2, 6)
-    expected = plain({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
+    expected = plain({"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0})
     np.testing.assert_allclose(np.load(tmp_path / "outputs.npy"), expected, atol=1e-6)
     decorated = r"^@keras\.saving\.register_keras_serializable\((.*)\)\n(?:class|def) (\w+)"
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "official_bert").rglob("*.py"))
@@ -95,12 +94,6 @@ def test_the_folder_of_a_fine_tuned_model_is_written_and_read(name, tmp_path):
     loaded = type(model).from_checkpoint(folder)
     assert loaded.get_config() == {**model.get_config(), "dtype": loaded.get_config()["dtype"]}
     assert_equal_weights(model, loaded)
-
-
-def test_a_loaded_file_of_a_model_other_than_a_classifier_answers_as_before(tmp_path):
-    model, x = build("answerer"), (["who sat"], ["the cat sat on the mat"])
-    model.save(tmp_path / "model.keras")
-    assert type(model).load(str(tmp_path / "model.keras")).predict(x) == model.predict(x)
 
 
 def test_text_encoder_vectors_equal_feature_extractor_vectors():
@@ -127,7 +120,7 @@ def test_precision_follows_the_argument_or_the_global_policy(tmp_path):
     assert keras.models.load_model(tmp_path / "model.keras").get_config()["dtype"] == "mixed_bfloat16"
     low = build(dtype="bfloat16")
     assert_rejected(("dtype=bfloat16", "dtype=mixed_bfloat16"), low.fit, TEXTS, ["bad"] * 3)
-    low.compile("sgd", run_eagerly=True)  # An optimizer of Keras needs no float32 weights.
+    compile_eagerly(low, "sgd")  # An optimizer of Keras needs no float32 weights.
     assert np.isfinite(low.fit(TEXTS, ["bad"] * 3, verbose=0).history["loss"]).all()
 
 
@@ -195,8 +188,7 @@ def test_dense_layers_support_int8_and_lora(tmp_path, pause_collection):
     for layer in other.layers:
         if layer.name.endswith(("attention_query", "attention_value")):
             layer.enable_lora(2)
-    other.compile(learning_rate=1.0, run_eagerly=True)
-    other.fit(TEXTS, ["good", "bad", "good"], verbose=0)
+    compile_eagerly(other, learning_rate=1.0).fit(TEXTS, ["good", "bad", "good"], verbose=0)
     other.save(path)
     np.testing.assert_allclose(official_bert.TextClassifier.load(path).predict(TEXTS), other.predict(TEXTS), rtol=1e-5)
 
@@ -232,8 +224,7 @@ def test_a_failed_save_keeps_the_existing_file(name, tmp_path):
 
 @pytest.mark.parametrize("optimizer", slow_after(1, [None, "sgd"]))
 def test_saving_as_h5_does_not_change_later_keras_files(optimizer, tmp_path):
-    model = build()
-    model.compile(optimizer, run_eagerly=True)
+    model = compile_eagerly(build(), optimizer)
     model.evaluate(["the cat"], ["bad"], verbose=0)
     for name in ("before.keras", "model.h5", "after.keras"):
         model.save(tmp_path / name)
@@ -245,8 +236,7 @@ def test_saving_as_h5_does_not_change_later_keras_files(optimizer, tmp_path):
 
 
 def test_callbacks_of_keras_replace_the_file_as_a_whole(tmp_path, monkeypatch):
-    model, replaced, names = build(), [], {"model.keras": False, "model.weights.h5": True}
-    model.compile("sgd", run_eagerly=True)
+    model, replaced, names = compile_eagerly(build(), "sgd"), [], {"model.keras": False, "model.weights.h5": True}
     monkeypatch.setattr(os, "replace", lambda source, target: replaced.append(target))
     checkpoint = keras.callbacks.ModelCheckpoint
     callbacks = [checkpoint(tmp_path / name, save_weights_only=only) for name, only in names.items()]
@@ -270,12 +260,9 @@ def test_weights_in_one_file_or_several_and_models_in_folders_are_read_again(tmp
 
 
 def test_damaged_keras_files_are_reported(tmp_path):
-    path, flipped, load = tmp_path / "model.keras", tmp_path / "flipped", official_bert.TextClassifier.load
+    path, load = tmp_path / "model.keras", official_bert.TextClassifier.load
     build().save(path)
-    content = path.read_bytes()
-    flipped.write_bytes(content)
-    make.flip_bits(flipped, len(content) // 2)
-    damaged = {"cut": content[:-50], "empty": b"", "flipped": flipped.read_bytes()}
+    content, damaged = path.read_bytes(), []
     with zipfile.ZipFile(path) as opened:
         parts = {name: opened.read(name) for name in opened.namelist()}
     for config_json in (b"[" * 100_000, b"{}", b"[]", b"text"):
@@ -283,12 +270,13 @@ def test_damaged_keras_files_are_reported(tmp_path):
         with zipfile.ZipFile(zipped, "w") as opened:
             for part, part_content in {**parts, "config.json": config_json}.items():
                 opened.writestr(part, part_content)
-        damaged[config_json[:4]] = zipped.getvalue()
-    for name, damaged_content in damaged.items():
+        damaged.append(zipped.getvalue())
+    make.flip_bits(path, len(content) // 2)
+    for damaged_content in (path.read_bytes(), content[:-50], b"", *damaged):
         path.write_bytes(damaged_content)
         message = refusal(load, str(path))
         assert_mentions(message, path, "damaged")
-        assert "File not found" not in message, name
+        assert "File not found" not in message
         assert "\n" not in message
     assert_rejected(tmp_path / "none", load, str(tmp_path / "none"))
     assert_rejected((tmp_path, "save", "from_checkpoint"), load, str(tmp_path))

@@ -63,29 +63,24 @@ def command(**changes: object) -> Command:
     return Command(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-TASKS = command(
-    options=(TaskChoice,),
-    chooser="task",
-    variants={
-        "squad": Variant(options=(WindowOptions,), shown_defaults={"length": 384}),
-        "glue": Variant(options=(WindowOptions,), shown_defaults={"length": 128}),
-        "swag": Variant(shown_defaults={"length": 128}),
-    },
-)
+WINDOWS = (WindowOptions,)
+LENGTHS = [("squad", WINDOWS, 384), ("glue", WINDOWS, 128), ("swag", (), 128)]
+VARIANTS = {name: Variant(options=options, shown_defaults={"length": length}) for name, options, length in LENGTHS}
+TASKS = command(options=(TaskChoice,), chooser="task", variants=VARIANTS)
 
 
-def test_flags_have_the_defaults_of_their_fields():
-    assert command().parse(["--needed=x,y"]) == [Options(["x", "y"], ["tiny", "base"], [], ["a=b"], None)]
+def parse(flags: str) -> Options:
+    return command().parse(flags.split())[0]
+
+
+def test_flags_have_the_defaults_of_their_fields_and_are_spelled_as_the_original_spells_them():
+    assert parse("--needed=x,y") == Options(["x", "y"], ["tiny", "base"], [], ["a=b"], None)
     flags = "--needed=x --sizes=tiny --none=z --model=c=d --model=e=f --number=3 --rate=1e-4 --from=y --is_cased"
-    expected = Options(["x"], ["tiny"], ["z"], ["c=d", "e=f"], 3, 1e-4, "y", True)
-    assert command().parse(flags.split()) == [expected]
-
-
-def test_flags_are_spelled_as_the_original_spells_them():
+    assert parse(flags) == Options(["x"], ["tiny"], ["z"], ["c=d", "e=f"], 3, 1e-4, "y", True)
     for spelling in ("--is_cased=true", "--is_cased=True", "-is_cased", "--is_cased --nois_cased --is_cased"):
-        assert command().parse(["--needed", "x", *spelling.split()])[0].is_cased, spelling
+        assert parse(f"--needed x {spelling}").is_cased, spelling
     for spelling in ("--is_cased=false", "--nois_cased", "--is_cased=False"):
-        assert not command().parse(["--needed", "x", *spelling.split()])[0].is_cased, spelling
+        assert not parse(f"--needed x {spelling}").is_cased, spelling
 
 
 def test_flags_can_be_read_from_files(tmp_path, monkeypatch):
@@ -109,22 +104,17 @@ def test_flags_can_be_read_from_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("of", "arguments", "names"), [
-    (command(), [], ("--needed", "required")),
-    (command(options=(Options, TaskChoice)), [], "--needed and --task"),
-    (command(), ["--needed=x", "--nubmer=3"], ("--nubmer", "--number")),
-    (command(), ["--needed=x", "--zzz"], ("--zzz", "--help")),
+    (command(options=(Options, TaskChoice)), [], "--needed and --task"), (command(), [], ("--needed", "required")),
     (command(refused={"shiny": "use --rate"}), ["--needed=x", "--noshiny"], ("--noshiny", "--rate")),
-    (command(), ["--needed=x", "--number=a: b"], ("--number=a: b", "whole")),
-    (command(), ["--needed=x", "--rate=high"], ("--rate=high", "number")),
-    (command(), ["--needed=x", "--from=z"], ("--from=z", "x, y")),
-    (command(), ["--needed=x", "--is_cased=maybe"], ("--is_cased=maybe", "true", "false")),
-    (command(), ["--needed=x", "y"], "'y'"),
-    (command(), ["--needed=x", "--number"], "--number=..."),
-    (command(), ['--needed="a'], ("--needed", "quote")),
+    *[(command(), ["--needed=x", flag], names) for flag, names in (
+        ("--nubmer=3", ("--nubmer", "--number")), ("--zzz", ("--zzz", "--help")), ("y", "'y'"),
+        ("--number=a: b", ("--number=a: b", "whole")), ("--rate=high", ("--rate=high", "number")),
+        ("--from=z", ("--from=z", "x, y")), ("--is_cased=maybe", ("--is_cased=maybe", "true", "false")),
+        ("--number", "--number=..."), ('--needed="a', ("--needed", "quote")),
+    )],
     (command(), ["--needed=a\udcff"], ("'--needed=a\\udcff'", "0xff", "UTF-8")),
     (TASKS, ["--task=swag", "--stride=3"], ("--task=swag", "--stride", "squad", "glue")),
-    (TASKS, ["--task=squad", "--colunm=3"], "--colunm"),
-    (TASKS, ["--task=sqaud"], ("--task=sqaud", "squad?")),
+    (TASKS, ["--task=squad", "--colunm=3"], "--colunm"), (TASKS, ["--task=sqaud"], ("--task=sqaud", "squad?")),
     (TASKS, [], ("--task", "required", "squad, glue, swag")),
 ])  # fmt: skip
 def test_errors_name_the_flag_and_what_was_expected(of: Command, arguments: list[str], names: object):
@@ -132,9 +122,8 @@ def test_errors_name_the_flag_and_what_was_expected(of: Command, arguments: list
 
 
 def test_items_of_lists_may_contain_line_breaks_and_quoted_commas():
-    assert command().parse(['--needed=a\nb/c, d\te ,f"g'])[0].needed == ["a\nb/c", "d\te", 'f"g']
-    assert command().parse(['--needed="a,b",c'])[0].needed == ["a,b", "c"]
-    assert command().parse(["--needed=x", "--sizes="])[0].sizes == []
+    for text, items in (('a\nb/c, d\te ,f"g', ["a\nb/c", "d\te", 'f"g']), ('"a,b",c', ["a,b", "c"]), ("", [])):
+        assert command().parse(["--needed=x", f"--sizes={text}"])[0].sizes == items
 
 
 def test_characters_that_the_terminal_cannot_show_are_escaped(monkeypatch: pytest.MonkeyPatch):
@@ -152,9 +141,7 @@ def test_log_messages_are_hidden_and_tensorflow_is_imported_before_the_main_func
     for tensorflow in (True, False):
         absl_logging.set_verbosity(absl_logging.INFO)
         with pytest.raises(SystemExit, match="0"):
-            command(main=lambda _: found.append(absl_logging.get_verbosity()), tensorflow=tensorflow).run(
-                ["--needed=x"]
-            )
+            command(main=lambda: found.append(absl_logging.get_verbosity()), options=(), tensorflow=tensorflow).run([])
     assert found == ["imported", absl_logging.WARNING, absl_logging.WARNING]
 
 
@@ -162,9 +149,7 @@ def test_the_middle_of_a_very_long_message_is_omitted():
     assert str(UserError("a" * 10_000)) == "a" * 10_000
     message = str(UserError("received " + "a" * 10**6 + "; remove it"))
     assert len(message) < 10_100
-    assert message.startswith("received aaa")
-    assert "... (990,020 characters) ..." in message
-    assert message.endswith("aaa; remove it")
+    assert re.fullmatch(r"received a+ *\.\.\. \(990,020 characters\) \.\.\. *a+; remove it", message)
 
 
 def fail(message: str) -> None:
@@ -208,11 +193,8 @@ def test_running_out_of_memory_or_file_descriptors_is_reported_in_one_line(error
     shown = capfd.readouterr().err
     assert (caught.value.code, shown.count("\n")) == (1, 1)
     assert_mentions(shown, "error", *names)
-    for other in (
-        tf.errors.ResourceExhaustedError(None, None, "a queue is full"),
-        BrokenPipeError(),
-        ValueError("Too many open files"),
-    ):
+    full = tf.errors.ResourceExhaustedError(None, None, "a queue is full")
+    for other in (full, BrokenPipeError(), ValueError("Too many open files")):
         with pytest.raises(type(other)), exit_codes():
             raise other
 
@@ -225,11 +207,17 @@ def test_positional_arguments_may_precede_flags_or_follow_a_double_dash():
         command(positional="texts", main=lambda *_: 3, tensorflow=False).run(["--needed=x", "--", "--help"])
 
 
-def test_the_chosen_variant_adds_its_flags():
+def test_the_chosen_variant_adds_its_flags_which_are_shown_in_its_help():
     for spelling in ("squad", "SQuAD"):
         assert TASKS.parse([f"--task={spelling}"]) == [TaskChoice("squad", None), WindowOptions(128)]
     assert TASKS.parse(["--length=9", "--stride", "64", "--task", "glue"]) == [TaskChoice("glue", 9), WindowOptions(64)]
     assert TASKS.parse(["--task=swag"]) == [TaskChoice("swag", None)]
+    text, text_of_squad = TASKS.help(), TASKS.help(["--task=squad", "--help"])
+    assert "squad, glue, swag" in text
+    assert "--stride" not in text
+    assert "--length=N  (default: 128; 384 with squad)" in text
+    assert "--task=squad:\n  --stride=N  (default: 128)" in text_of_squad
+    assert "--length=N  (default: 384)" in text_of_squad
 
 
 def test_help_shows_groups_defaults_choices_examples_and_the_steps_before_and_after():
@@ -243,16 +231,6 @@ def test_help_shows_groups_defaults_choices_examples_and_the_steps_before_and_af
     text = command(examples=("--needed=x",), before="a file", after="read it").help((), "script")
     head = "Does it.\n\nusage: script --flag=value ...\n\n"
     assert text.startswith(f"{head}  before  a file\n  run     script --needed=x\n  after   read it\n\ndata:")
-
-
-def test_help_shows_the_flags_of_the_variant_that_is_chosen():
-    text = TASKS.help()
-    assert "squad, glue, swag" in text
-    assert "--stride" not in text
-    assert "--length=N  (default: 128; 384 with squad)" in text
-    text = TASKS.help(["--task=squad", "--help"])
-    assert "--task=squad:\n  --stride=N  (default: 128)" in text
-    assert "--length=N  (default: 384)" in text
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -310,16 +288,14 @@ print([name for name in {HEAVY} if name in sys.modules])
 
 
 def test_scripts_named_like_the_originals_show_that_name_in_their_help(monkeypatch: pytest.MonkeyPatch, capsys):
-    scripts = ["run_pretraining", "run_classifier", "run_squad", "extract_features"]
-    for script, flag in zip(
-        [*scripts, "data_gen.create_pretraining_data"], "-h -help --help -h --help".split(), strict=True
-    ):
+    scripts = "run_pretraining run_classifier run_squad extract_features data_gen.create_pretraining_data".split()
+    for script, flag in zip(scripts, "-h -help --help -h --help".split(), strict=True):
         monkeypatch.setattr(sys, "argv", [script, flag])
         with pytest.raises(SystemExit, match="0"):
             runpy.run_module(script, run_name="__main__")
-        shown = capsys.readouterr()
-        assert f"usage: python -m {script} --flag=value" in shown.out
-        assert shown.err == ""
+        out, err = capsys.readouterr()
+        assert f"usage: python -m {script} --flag=value" in out
+        assert err == ""
 
 
 def test_the_program_shows_help_and_errors_and_ends_quietly_if_the_reader_closes_its_output():
@@ -338,9 +314,7 @@ def test_the_program_shows_help_and_errors_and_ends_quietly_if_the_reader_closes
 # Background jobs of a shell ignore the signal.
 INTERRUPT = """
 import os, signal, sys
-
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
     while True:
@@ -362,7 +336,6 @@ import matplotlib, sklearn
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
-IMPORT = "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()"
 _NOISY_KERAS = """
 import gc, os, signal, sys
 os.write(2, b"noise")
@@ -410,17 +383,6 @@ with signals.exit_codes(), files.write_atomically("answer") as temporary:
         pass
     {then}
 """
-IN_A_CLASS = """
-from official_bert.utils.signals import exit_codes
-
-class Field:
-    def __set_name__(self, owner, name):  # Python 3.11 raises a RuntimeError from this
-        interrupt()
-
-with exit_codes():
-    class Options:
-        output_file = Field()
-"""
 IN_A_DESTRUCTOR = """
 from official_bert.utils import signals
 
@@ -435,20 +397,13 @@ with signals.exit_codes():
 """
 
 
-INTERRUPTED = {
-    "within the import of TensorFlow": IMPORT,
-    "another error follows": LOST.format(then="raise ValueError('of a wrong answer')"),
-    "the command ends as usual": LOST.format(then="raise SystemExit(0)"),
-    "nothing follows": LOST.format(then="pass"),
-    "while options are declared": IN_A_CLASS,
-    "while an object is deleted": IN_A_DESTRUCTOR,
-}
-
-
-@pytest.mark.parametrize("name", INTERRUPTED)
-def test_ctrl_c_ends_the_command_even_if_other_code_loses_the_exception(name: str, tmp_path):
+@pytest.mark.parametrize("code", [
+    "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()",
+    LOST.format(then="raise SystemExit(0)"), LOST.format(then="pass"), IN_A_DESTRUCTOR,
+])  # fmt: skip
+def test_ctrl_c_ends_the_command_even_if_other_code_loses_the_exception(code: str, tmp_path):
     write_text(tmp_path / "keras.py", KERAS)
-    done = run_python("-c", INTERRUPT + INTERRUPTED[name], folder=tmp_path)
+    done = run_python("-c", INTERRUPT + code, folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
     assert not (tmp_path / "answer").exists()
 
@@ -490,11 +445,8 @@ class _Example(ValidatedOptions):
     ({"count": 999}, ("--count", 999, "1,000")), ({"rates": ["1", "inf"]}, ("--rates", "inf", "finite")),
     ({"class_": "y"}, ("--class", "y", "x")),
 ])  # fmt: skip
-def test_an_error_names_flag_value_and_limits(changes: dict, names: tuple[object, ...]):
+def test_an_error_names_flag_value_and_limits_and_values_at_the_limits_are_accepted(changes: dict, names):
     assert_rejected(names, lambda: _Example(**changes))
-
-
-def test_values_at_the_limits_are_accepted():
     assert _Example(share=1.0, count=1_000, class_="x").count == 1_000
 
 
@@ -564,7 +516,6 @@ def test_handlers_are_replaced_within_a_context_of_the_main_thread_unless_the_si
 
 
 def test_a_process_whose_parent_has_already_ended_ends():
-    done = run_python(
-        "-c", "from official_bert.utils.signals import end_with_parent; end_with_parent(0); print('runs')"
-    )
+    code = "from official_bert.utils.signals import end_with_parent; end_with_parent(0); print('runs')"
+    done = run_python("-c", code)
     assert (done.returncode, done.stdout) == (1, "")

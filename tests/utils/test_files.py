@@ -16,11 +16,10 @@ from tests.make import assert_mentions, assert_rejected, refusal, write_text
 def test_an_input_file_is_recognized_under_any_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    (tmp_path / "in").touch()
-    (tmp_path / "other").touch()
-    (tmp_path / "link").symlink_to("in")
-    (tmp_path / "dangling").symlink_to("new")
-    (tmp_path / "linked-folder").symlink_to("folder")
+    for name in ("in", "other"):
+        (tmp_path / name).touch()
+    for name, target in (("link", "in"), ("dangling", "new"), ("linked-folder", "folder")):
+        (tmp_path / name).symlink_to(target)
     (tmp_path / "hard").hardlink_to(tmp_path / "in")
     refuse = lambda path, *inputs: files.refuse_overwriting(path, "output_file", inputs)  # noqa: E731
     for path in ("in", "./in", "folder/../in", str(tmp_path / "in"), "link", "hard"):
@@ -42,25 +41,14 @@ def test_sha256_hashes_the_content_of_a_file(tmp_path: pathlib.Path):
     assert_rejected(tmp_path / "none", files.sha256, str(tmp_path / "none"))
 
 
-def test_a_file_name_that_is_not_utf8_is_rejected(tmp_path: pathlib.Path):
-    (tmp_path / "byte\udcff").touch()
-    names = ("--input_file", f"'{tmp_path}/byte\\udcff'", "0xff")
-    assert_rejected(names, files.expand, [f"{tmp_path}/*"], "input_file")
-
-
-@pytest.mark.parametrize(("content", "names"), [
-    ("[" * 100_000, ["JSON", "nested"]),
-    ('{"a": ' * 100_000, ["JSON", "nested"]),
-    ('{"a": ' + "9" * 5000 + "}", ["JSON", 5000]),
-    ('{"a": 1', ["JSON", "column 8"]),
-    ("", ["JSON", "column 1"]),
-    ("[1]", ["JSON", "list"]),
-    ('{"a": "' + "b" * 200 + '"}', ["JSON", 209, 200]),
-])  # fmt: skip
-def test_invalid_json_is_an_error(content: str, names: list[object], tmp_path: pathlib.Path):
-    path = write_text(tmp_path / "config.json", content)
-    limit = 200 if 200 in names else files.MAX_JSON_BYTES
-    assert_rejected((path, *names), files.read_json_object, path, limit)
+def test_invalid_json_is_an_error(tmp_path: pathlib.Path):
+    for content, *names in (
+        ("[" * 100_000, "nested"), ('{"a": ' * 100_000, "nested"), ('{"a": ' + "9" * 5000 + "}", 5000), ("[1]", "list"),
+        ('{"a": 1', "column 8"), ("", "column 1"), ('{"a": "' + "b" * 200 + '"}', 209, 200),
+    ):  # fmt: skip
+        path = write_text(tmp_path / "config.json", content)
+        limit = 200 if 200 in names else files.MAX_JSON_BYTES
+        assert_rejected((path, "JSON", *names), files.read_json_object, path, limit)
 
 
 def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
@@ -75,8 +63,8 @@ def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_pipe_in_a_model_folder_is_rejected_without_blocking(name: str, tmp_path: pathlib.Path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 9}')
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    for file, content in (("config.json", '{"model_type": "bert", "vocab_size": 9}'), ("model.safetensors", "")):
+        write_text(tmp_path / file, content)
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
     assert_rejected((tmp_path / name, "pipe"), open_model, str(tmp_path))
@@ -131,12 +119,9 @@ def test_removing_a_missing_file_is_not_an_error(tmp_path: pathlib.Path, monkeyp
 
 
 def test_parts_of_two_versions_of_a_file_are_never_mixed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "index.json"
-    replaced: list[tuple[str, bool]] = []
+    path, replaced = tmp_path / "index.json", []
     path.write_text("of old parts")
-    monkeypatch.setattr(
-        os, "replace", lambda source, target: replaced.append((os.path.basename(target), path.exists()))
-    )
+    monkeypatch.setattr(os, "replace", lambda _, target: replaced.append((os.path.basename(target), path.exists())))
     files.write_text(str(path), "without parts")
     with files.write_atomically(str(path)) as beside:
         for name in ("index.json", "part-0"):
@@ -145,15 +130,13 @@ def test_parts_of_two_versions_of_a_file_are_never_mixed(tmp_path: pathlib.Path,
 
 
 def test_failed_writes_of_libraries_are_explained():
-    for error in (
-        RuntimeError("Can't write data (file write failed: errno = 27, error message = 'File too large', buf = 0x7f)"),
-        RuntimeError("Error while serializing: I/O error: File too large (os error 27)"),
-        RuntimeError(
-            'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })'
-        ),
-        tf.errors.ResourceExhaustedError(None, None, "File too large"),
-        OSError("File too large"),
-    ):
+    texts = (
+        "Can't write data (file write failed: errno = 27, error message = 'File too large', buf = 0x7f)",
+        "Error while serializing: I/O error: File too large (os error 27)",
+        'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })',
+    )
+    full = tf.errors.ResourceExhaustedError(None, None, "File too large")
+    for error in (*map(RuntimeError, texts), full, OSError("File too large")):
         with pytest.raises(UserError, match=f"model.*{os.strerror(27)}"), files.explain_write_errors("model"):
             raise error
 
@@ -200,11 +183,14 @@ def test_an_interrupted_write_keeps_the_old_file(tmp_path: pathlib.Path, monkeyp
     assert (os.listdir(tmp_path), files.read_text(path)) == (["a"], "old")
 
 
-def test_an_existing_name_is_not_a_pattern_and_folders_are_left_out(tmp_path: pathlib.Path):
+def test_an_existing_name_is_not_a_pattern_folders_are_left_out_and_names_that_are_not_utf8_rejected(tmp_path):
     paths = [write_text(tmp_path / name, "") for name in ("a1", "a[1]")]
     (tmp_path / "folder").mkdir()
     assert files.expand(paths[1:], "input_file") == paths[1:]
     assert files.expand([f"{tmp_path}/*"], "input_file") == paths
+    (tmp_path / "byte\udcff").touch()
+    names = ("--input_file", f"'{tmp_path}/byte\\udcff'", "0xff")
+    assert_rejected(names, files.expand, [f"{tmp_path}/*"], "input_file")
 
 
 def test_permissions_of_new_files_follow_the_umask(tmp_path: pathlib.Path):
@@ -224,12 +210,10 @@ def test_the_command_that_converts_a_file_quotes_its_name(tmp_path: pathlib.Path
 def test_tensorflow_reads_paths_with_special_characters_through_a_link(name: str, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / name / "ckpt-1.index", "x")
-    with files.link_to_plain_path(name) as linked:
-        assert not set("[*?\\") & set(linked)
-        assert os.listdir(linked) == ["ckpt-1.index"]
-    with files.link_to_plain_path(str(tmp_path / name / "ckpt-1")) as linked:
-        assert not set("[*?\\") & set(linked)
-        assert os.path.exists(f"{linked}.index")
+    for path, suffix in ((name, "/ckpt-1.index"), (str(tmp_path / name / "ckpt-1"), ".index")):
+        with files.link_to_plain_path(path) as linked:
+            assert not set("[*?\\") & set(linked)
+            assert os.path.exists(f"{linked}{suffix}")
     for path in (str(tmp_path), f"gs://bucket/{name}"):
         with files.link_to_plain_path(path) as linked:
             assert linked == path

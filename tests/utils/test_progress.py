@@ -32,18 +32,15 @@ def test_elapsed_time_of_long_work_is_printed_until_it_ends(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("total", "begin", "done", "line"), [
     (0.84, 0, 0.0521, "0.052 of 0.84 units (6 %), 0.0052 units/s, 2:31 left"),
-    (12_345, 0, 7, "7 of 12,345 units (0 %), 0.7 units/s, 4:53:46 left"),
     (100, 10, 20, "20 of 100 units (20 %), 1 units/s, 1:20 left; loss 0.5000"),
     (3805, 0, 10, "10 of 3,805 units (0 %), 1 units/s, 1:03:15 left"),
     (77, 0, 10, "10 of 77 units (13 %), 1 units/s, 1:07 left"),
     (1_234.5, 0, 99.6, "100 of 1,234 units (8 %), 10 units/s, 1:54 left"),
     (9, 0, 10, "10 of 9 units (111 %), 1 units/s, 0s left"),  # an estimate
-    (9, 0, 0, "0 of 9 units (0 %), 0 units/s, unknown left"),
     (0, 0, 0, "0 of 0 units (100 %), 0 units/s, unknown left"),
 ])  # fmt: skip
 def test_progress_shows_amounts_and_the_rate_since_the_beginning(total, begin, done, line, monkeypatch, capsys):
-    times = iter([0.0, 50.0, 60.0, 69.0])  # 50 seconds pass before the beginning
-    set_clock(monkeypatch, times)
+    set_clock(monkeypatch, iter([0.0, 50.0, 60.0, 69.0]))  # 50 seconds pass before the beginning
     working = progress.Progress("working", total, "units")
     working.begin(begin)
     working.update(done, line.partition("; ")[2])

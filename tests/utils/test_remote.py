@@ -134,36 +134,26 @@ def test_folders_are_uploaded_completely_and_interrupted_uploads_are_replaced(re
 
 
 @pytest.mark.parametrize("remote", [_S3, "memory"], indirect=True)
-def test_local_copies_are_cached_until_the_remote_files_change(remote: str):
-    files.write_text(f"{remote}/inner/a", "first")
-    files.write_text(f"{remote}/b", "b")
-    copy = files.local_copy(f"{remote}/")
-    assert pathlib.Path(copy, "inner", "a").read_text() == "first"
-    assert pathlib.Path(copy, "b").read_text() == "b"
-    assert files.local_copy(remote) == copy
-    files.write_text(f"{remote}/inner/a", "the second")
-    assert pathlib.Path(files.local_copy(remote), "inner", "a").read_text() == "the second"
-    assert pathlib.Path(files.local_copy(f"{remote}/b")).read_text() == "b"
+def test_local_copies_are_cached_until_the_remote_files_change_and_brackets_in_names_are_not_a_pattern(remote: str):
+    folder = f"{remote}/model [1]"
+    for path in (folder, f"{folder}/inner", f"{remote}/model 1"):
+        files.write_text(f"{path}/a..b", path)
+    copy = files.local_copy(f"{folder}/")
+    assert pathlib.Path(copy, "a..b").read_text() == folder
+    assert pathlib.Path(copy, "inner", "a..b").read_text() == f"{folder}/inner"
+    assert files.local_copy(folder) == copy
+    files.write_text(f"{folder}/inner/a..b", "the second")
+    assert pathlib.Path(files.local_copy(folder), "inner", "a..b").read_text() == "the second"
+    assert pathlib.Path(files.local_copy(f"{folder}/a..b")).read_text() == folder
     assert files.local_copy(f"{remote}/none") == f"{remote}/none"
-
-
-@pytest.mark.parametrize("remote", [_S3, "memory"], indirect=True)
-def test_brackets_in_names_are_not_a_pattern(remote: str):
-    for folder in ("model [1]/inner", "model [1]", "model 1"):
-        files.write_text(f"{remote}/{folder}/a..b", folder)
-    assert pathlib.Path(files.local_copy(f"{remote}/model [1]"), "a..b").read_text() == "model [1]"
-    files.remove_folder(f"{remote}/model [1]")
+    files.remove_folder(folder)
     assert files.list_folder(remote) == ["model 1"]
 
 
 @pytest.mark.slow
-def test_names_that_leave_the_folder_are_refused_in_object_storage(store, bucket: str):
+def test_object_storage_refuses_names_that_leave_the_folder_and_locks_files(store, bucket: str):
     store.put(bucket, "model/../../../outside", b"")
     assert_rejected((f"{bucket}/model", f"{bucket[5:]}/model/../../../outside"), files.local_copy, f"{bucket}/model")
-
-
-@pytest.mark.slow
-def test_files_in_object_storage_are_locked(bucket: str):
     path = f"{bucket}/records.json"
     with locks.lock_file(path, "output_file"):
         assert_rejected(("--output_file", path, "process"), locks.lock_file(path, "output_file").__enter__)
@@ -180,12 +170,13 @@ def test_missing_buckets_and_credentials_are_reported_in_one_line(bucket: str, m
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, os.devnull)
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    clear_cache = fsspec.get_filesystem_class("s3").clear_instance_cache
+    clear_cache()
     try:
         (line,) = refusal(files.write_text, f"{bucket}/a", "").splitlines()
         assert_mentions(line, f"{bucket}/a", "credentials")
     finally:
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        clear_cache()
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):

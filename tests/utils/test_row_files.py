@@ -13,18 +13,20 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from official_bert.utils import arrow_files, row_files
-from tests import stored_texts
 from tests.make import assert_mentions, assert_rejected, refusal, write_text
-from tests.stored_texts import STORED, prepare_tfds, prepare_tfds_rows
+from tests.stored_texts import STORED, hugging_face, parquet, prepare_tfds, prepare_tfds_rows, table
 
 TEXTS = [f"Text number {number}, “quoted”." * (number % 4) for number in range(50)]
 
 
+def expand(*patterns: str) -> list[str]:
+    return row_files.expand(patterns, "input_file")
+
+
 def read(path: str, columns=("text",), size: int | None = None) -> list[dict[str, object]]:
     rows = []
-    for each in row_files.expand([path], "input_file"):
-        kind = row_files.detect_kind(each)
-        assert kind
+    for each in expand(path):
+        kind = row_files.detect_kind(each) or ""
         parts = [row_files.WHOLE] if size is None else row_files.find_ranges(each, kind, size)
         rows += [row for part in parts for _, row in row_files.read_rows(each, kind, columns, part)]
     return rows
@@ -33,7 +35,7 @@ def read(path: str, columns=("text",), size: int | None = None) -> list[dict[str
 @pytest.mark.parametrize("kind", STORED)
 def test_files_of_every_kind_are_recognized_and_read(kind: str, tmp_path: pathlib.Path):
     path = STORED[kind](tmp_path, TEXTS)
-    assert {row_files.detect_kind(each) for each in row_files.expand([path], "input_file")} == {kind}
+    assert {row_files.detect_kind(each) for each in expand(path)} == {kind}
     assert read(path) == [{"text": text} for text in TEXTS]
     assert read(path, None)[3] == {"text": TEXTS[3], "number": 3}
     assert_rejected(("'body'", "'text'"), read, path, ["body"])
@@ -45,7 +47,8 @@ def test_files_of_every_kind_are_recognized_and_read(kind: str, tmp_path: pathli
 def test_ranges_of_a_file_cover_all_rows(kind: str, size: int, tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setattr(arrow_files, "_ROWS_AT_ONCE", 3)
     path = STORED[kind](tmp_path, TEXTS)
-    first = row_files.expand([path], "input_file")[0]
+    first = expand(path)[0]
+    assert arrow_files._make_ranges([2, 2, 2, 1, 5], 4) == [(0, 2), (2, None)]  # ends when it has the wanted size
     ranges = row_files.find_ranges(first, kind, size)
     assert len(ranges) > 1
     positions = [position for part in ranges for position, _ in row_files.read_rows(first, kind, ["text"], part)]
@@ -59,17 +62,13 @@ def test_ranges_of_a_file_cover_all_rows(kind: str, size: int, tmp_path: pathlib
         assert read(remote, size=1) == read(first)
 
 
-def test_a_range_ends_when_it_has_the_wanted_size():
-    assert arrow_files._make_ranges([2, 2, 2, 1, 5], 4) == [(0, 2), (2, None)]
-
-
 def test_a_stream_truncated_between_batches_is_an_error(tmp_path: pathlib.Path):
-    path = row_files.expand([stored_texts.hugging_face(tmp_path, TEXTS)], "input_file")[0]
+    path = expand(hugging_face(tmp_path, TEXTS))[0]
     content = pathlib.Path(path).read_bytes()
     with pa.memory_map(path) as source:
         messages = pa.ipc.MessageReader.open_stream(source)
-        messages.read_next_message()  # the schema
-        messages.read_next_message()
+        for _ in ("schema", "first batch"):
+            messages.read_next_message()
         first_end = source.tell()
     for length in (first_end, len(content) - 8, len(content) - 1):
         pathlib.Path(path).write_bytes(content[:length])
@@ -80,21 +79,21 @@ def test_a_stream_truncated_between_batches_is_an_error(tmp_path: pathlib.Path):
 def test_all_column_types_of_texts_are_read(tmp_path: pathlib.Path):
     dictionary = pa.dictionary(pa.int32(), pa.string())
     kinds = [pa.large_string(), pa.binary(), pa.large_binary(), dictionary, pa.string_view(), pa.binary_view()]
-    paths = [stored_texts.hugging_face(tmp_path / str(number), TEXTS, kind) for number, kind in enumerate(kinds)]
+    paths = [hugging_face(tmp_path / str(number), TEXTS, kind) for number, kind in enumerate(kinds)]
     # Not every Arrow release writes views to Parquet.
-    paths += [stored_texts.parquet(tmp_path / str(number), TEXTS, kind) for number, kind in enumerate(kinds[:-2])]
+    paths += [parquet(tmp_path / str(number), TEXTS, kind) for number, kind in enumerate(kinds[:-2])]
     for path in paths:
         assert read(path) == read(path, size=1) == [{"text": text} for text in TEXTS]
 
 
 def test_nested_duplicate_and_invalid_columns_are_errors(tmp_path: pathlib.Path):
     path = str(tmp_path / "texts.parquet")
-    for table, names in (
+    for content, names in (
         (pa.table({"text": [["a"], ["b"]]}), ("'text'", "list<element: string>")),
         (pa.table([["a"], ["b"]], names=["text", "text"]), ("two", "'text'")),
         (pa.table({"text": pa.array([b"a", b"b\xe4c"], pa.binary())}), ("row 2", "0xe4", "'text'")),
     ):
-        pa.parquet.write_table(table, path)
+        pa.parquet.write_table(content, path)
         assert_rejected((path, *names), read, path)
     rows = row_files.read_rows(path, "parquet", ["text"], drop_invalid_utf8=True)
     assert [row["text"] for _, row in rows] == ["a", "bc"]
@@ -103,50 +102,49 @@ def test_nested_duplicate_and_invalid_columns_are_errors(tmp_path: pathlib.Path)
 
 
 def test_files_that_need_a_conversion_and_texts_are_recognized(tmp_path: pathlib.Path):
-    packed = write_text(tmp_path / "a.gz", gzip.compress(pathlib.Path(stored_texts.parquet(tmp_path, [])).read_bytes()))
-    assert_rejected((packed, "parquet"), row_files.detect_kind, packed)
-    feather = str(tmp_path / "texts.feather")
-    with pa.OSFile(feather, "wb") as sink, pa.ipc.new_file(sink, stored_texts.table(TEXTS).schema):
+    stored, feather = pathlib.Path(parquet(tmp_path, [])).read_bytes(), pa.BufferOutputStream()
+    with pa.ipc.new_file(feather, table(TEXTS).schema):
         pass
-    assert_rejected((feather, "Feather"), row_files.detect_kind, feather)
     web_archive, tfrecord = b"WARC/1.0\r\nWARC-Type: conversion", struct.pack("<Q", 10) + b"abcd text"
-    for start, kind in ((web_archive, "archive"), (tfrecord, "TFRecord")):
-        for content in (start, gzip.compress(start)):
-            path = write_text(tmp_path / "text", content)
-            assert_rejected((path, kind), row_files.detect_kind, path)
+    starts = [(gzip.compress(stored), "parquet"), (feather.getvalue().to_pybytes(), "Feather")]
+    starts += [(web_archive, "archive"), (tfrecord, "TFRecord")]
+    starts += [(gzip.compress(start), kind) for start, kind in starts[2:]]
+    for start, kind in starts:
+        path = write_text(tmp_path / "text", start)
+        assert_rejected((path, kind), row_files.detect_kind, path)
     for start in (b"", b"PAR", b"WARC", b"A text."):
         assert row_files.detect_kind(write_text(tmp_path / "text-of-a-book", start)) is None
 
 
 def test_names_are_expanded_in_order(tmp_path: pathlib.Path):
     a, b = (write_text(tmp_path / name, name) for name in ("a.txt", "b.txt"))
-    folder = stored_texts.hugging_face(tmp_path, TEXTS)
+    folder = hugging_face(tmp_path, TEXTS)
     shards = [f"{folder}/data-0000{number}-of-00002.arrow" for number in range(2)]
-    assert row_files.expand([b, folder, f"{tmp_path}/*.txt"], "input_file") == [b, *shards, a, b]
-    assert_rejected(("--input_file", "empty"), row_files.expand, [" "], "input_file")
-    assert_rejected(("--input_file", tmp_path / "none"), row_files.expand, [f"{tmp_path}/none"], "input_file")
+    assert expand(b, folder, f"{tmp_path}/*.txt") == [b, *shards, a, b]
+    for pattern, name in ((" ", "empty"), (f"{tmp_path}/none", tmp_path / "none")):
+        assert_rejected(("--input_file", name), expand, pattern)
 
 
 def test_incomplete_folders_and_folders_with_several_splits_are_errors(tmp_path: pathlib.Path):
-    folder = pathlib.Path(stored_texts.hugging_face(tmp_path, ["a", "b"]))
+    folder = pathlib.Path(hugging_face(tmp_path, ["a", "b"]))
+    indices = [{"filename": "indices.arrow"}]
     for state, names in (
         ({}, (folder / "state.json", "name")),
         ({"_data_files": [{"filename": "gone.arrow"}]}, (folder / "gone.arrow", folder / "state.json")),
-        ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, (folder, "rows")),
-        ({"_data_files": [], "_indices_data_files": [{"filename": "indices.arrow"}]}, (folder, "rows")),
+        *(({"_data_files": [], name: indices}, (folder, "rows")) for name in ("_indices_files", "_indices_data_files")),
     ):
         (folder / "state.json").write_text(json.dumps(state))
-        assert_rejected(names, row_files.expand, [str(folder)], "input_file")
+        assert_rejected(names, expand, str(folder))
     (folder / "state.json").unlink()
     (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    assert_rejected((folder / "train", folder / "test"), row_files.expand, [str(folder)], "input_file")
+    assert_rejected((folder / "train", folder / "test"), expand, str(folder))
 
 
 def test_changed_removed_and_added_files_are_errors(tmp_path):
     pattern, paths = str(tmp_path / "*.txt"), [tmp_path / f"{name}.txt" for name in "abc"]
     for path in paths[:2]:
         path.write_text("the cat\n")
-    before = row_files.fingerprint(row_files.expand([pattern], "input_file"))
+    before = row_files.fingerprint(expand(pattern))
     row_files.check_unchanged(before, [pattern], "input_file")
     for path, change in ((paths[2], "one more"), (paths[1], "another"), (paths[0], None)):
         path.write_text(change) if change else path.unlink()
@@ -169,33 +167,16 @@ def test_a_prepared_dataset_is_read_without_network(data_dir: pathlib.Path):
     assert_rejected(("prose/small", "'test'", "train"), read, f"{name}#test")
     (line,) = refusal(read, "tfds:no_such").splitlines()
     assert_mentions(line, "no_such")
-    assert {row_files.detect_kind(path) for path in row_files.expand([name], "input_file")} == {"tfds"}
+    assert {row_files.detect_kind(path) for path in expand(name)} == {"tfds"}
     assert_rejected(("'body'", "'text'"), read, name, ["body"])
     assert_rejected(("'number'", "int64"), read, name, ["number"])
 
 
 def test_values_are_converted_to_python_types_and_classes_to_names(data_dir: pathlib.Path):
-    names = tfds.features.ClassLabel(names=["bad", "good"])
-    rows = [
-        {
-            "text": "a",
-            "label": 1,
-            "words": ["b", "é"],
-            "tags": [0, 1],
-            "answers": {"start": [3, 4]},
-            "score": 0.5,
-            "source": {"name": "é"},
-        },
-        {
-            "text": "b",
-            "label": -1,
-            "words": [],
-            "tags": [],
-            "answers": {"start": []},
-            "score": 0.0,
-            "source": {"name": ""},
-        },
-    ]
+    names, columns = tfds.features.ClassLabel(names=["bad", "good"]), "text label words tags answers score source"
+    values = [("a", 1, ["b", "é"], [0, 1], {"start": [3, 4]}, 0.5, {"name": "é"})]
+    values += [("b", -1, [], [], {"start": []}, 0.0, {"name": ""})]
+    rows = [dict(zip(columns.split(), row, strict=True)) for row in values]
     name = prepare_tfds_rows(
         data_dir, rows, text=tfds.features.Text(), label=names, words=tfds.features.Sequence(tfds.features.Text()),
         tags=tfds.features.Sequence(names), answers=tfds.features.Sequence({"start": np.int32}), score=np.float32,
@@ -214,7 +195,7 @@ def test_files_without_rows_are_omitted(data_dir: pathlib.Path):
 
 def test_a_damaged_file_is_an_error(data_dir: pathlib.Path):
     name = f"tfds:{prepare_tfds(data_dir, FEW)}"
-    path = pathlib.Path(row_files.expand([name], "input_file")[1])
+    path = pathlib.Path(expand(name)[1])
     content = path.read_bytes()
     for row, damaged in ((3, content[:-3]), (0, content[:20] + b"?" + content[21:])):
         path.write_bytes(damaged)

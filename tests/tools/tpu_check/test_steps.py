@@ -12,12 +12,10 @@ import tensorflow as tf
 from official_bert.data.packing import Packing, pack
 from official_bert.kinds import names
 from official_bert.kinds.features import NO_LABEL
-from official_bert.modeling.config import BertConfig
 from tests.make import tiny_config, write_text
 from tests.pretraining.pretraining_runs import feature_specs
-from tools.tpu_check import answers, command, compiler, steps
+from tools.tpu_check import answers, command, compiler, functional, steps
 from tools.tpu_check import options as step_options
-from tools.tpu_check.functional import replay_without_variables
 from tools.tpu_check.steps import ReplicaStep
 
 LENGTH, BATCH = 8, 4
@@ -39,29 +37,23 @@ def real_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "create_variables_without_values", lambda: here)
 
 
-def random_like(spec: tf.TensorSpec, rng: np.random.Generator, config: BertConfig, name: str) -> tf.Tensor:
+LIMITS = {"input_ids": CONFIG.vocab_size, "masked_lm_ids": CONFIG.vocab_size, "masked_lm_positions": LENGTH}
+
+
+def draw(spec: tf.TensorSpec, rng: np.random.Generator, name: str = "") -> tf.Tensor:
     """Returns plausible random values for a feature, by its name."""
-    if spec.dtype == tf.float32:
-        return tf.constant(rng.integers(0, 2, spec.shape), tf.float32)
-    limits = {"input_ids": config.vocab_size, "masked_lm_ids": config.vocab_size, "masked_lm_positions": LENGTH}
-    least = NO_LABEL if name == "labels" and len(spec.shape) == 2 else 0
-    values = np.ones(spec.shape) if name == "input_mask" else rng.integers(least, limits.get(name, 2), spec.shape)
-    return tf.constant(values, tf.int32)
+    least = NO_LABEL if name == "labels" and len(spec.shape) == 2 and spec.dtype == tf.int32 else 0
+    values = np.ones(spec.shape) if name == "input_mask" else rng.integers(least, LIMITS.get(name, 2), spec.shape)
+    return tf.cast(values, spec.dtype)
 
 
-def random_arguments(step: ReplicaStep, config: BertConfig) -> list[Any]:
-    rng = np.random.default_rng(0)
-
-    def like(argument):
-        if isinstance(argument, dict):
-            return {name: random_like(spec, rng, config, name) for name, spec in argument.items()}
-        return random_like(argument, rng, config, "")
-
-    return list(map(like, step.arguments(BATCH)))
-
-
-def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
+def assert_same(step: ReplicaStep) -> int:
     """Runs a step directly and as a function of its variables' values. Returns the number of variables it changed."""
+    rng, specs = np.random.default_rng(0), step.arguments(BATCH)
+    arguments = [
+        {name: draw(spec, rng, name) for name, spec in each.items()} if isinstance(each, dict) else draw(each, rng)
+        for each in specs
+    ]
     tensors = tf.nest.flatten(arguments)
 
     @tf.function
@@ -74,11 +66,9 @@ def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
     held = [variables[handle.ref()] for handle, _ in traced.graph.captures]
     before = [variable.numpy() for variable in held]
     # Compiled as for a TPU: XLA supports all operations of forward pass, backward pass, clipping and optimizer.
-    number = len(tensors)
-    pure = tf.function(
-        lambda *all: replay_without_variables(traced.graph, all[:number], all[number:]), jit_compile=True
-    )
-    results = pure(*tensors, *before)
+    replay = functional.replay_without_variables
+    pure = tf.function(lambda tensors, values: replay(traced.graph, tensors, values), jit_compile=True)
+    results = pure(tensors, before)
     expected = tf.nest.flatten(traced(*tensors))
     for result, value in zip(results, expected, strict=False):
         np.testing.assert_allclose(result, value, rtol=1e-4, atol=1e-6)
@@ -89,39 +79,36 @@ def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
     return changed
 
 
-def assert_changes_all_variables(step: ReplicaStep, config: BertConfig) -> None:
+def assert_changes_all_variables(step: ReplicaStep) -> None:
     """Compares a training step as above, and checks that weights, moments and step counter change."""
-    function: Any = step.function  # a method in pre-training, a TrainingStep in fine-tuning
-    trainer = getattr(function, "__self__", None)
-    model, optimizer = (trainer or function).model, (trainer or function).optimizer
-    optimizer.iterations.assign(steps.STEPS // 2)  # at step 0 the learning rate is 0
-    changed = assert_same(step, random_arguments(step, config))
-    assert changed == 3 * len(model.trainable_variables) + 1
+    # The function is a method in pre-training, and a TrainingStep in fine-tuning.
+    trainer: Any = getattr(step.function, "__self__", step.function)
+    trainer.optimizer.iterations.assign(steps.STEPS // 2)  # at step 0 the learning rate is 0
+    assert assert_same(step) == 3 * len(trainer.model.trainable_variables) + 1
 
 
-def pretraining(config: BertConfig, **changes: Any) -> ReplicaStep:
-    options = step_options.PretrainingStepOptions(
-        "bert_config.json", max_seq_length=LENGTH, max_predictions_per_seq=3, train_batch_size=BATCH, **changes
-    )
-    return steps.pretraining_step(config, options, replicas=1)[0]
+SIZES = {"max_seq_length": LENGTH, "train_batch_size": BATCH}
+
+
+def pretraining(**changes: Any) -> ReplicaStep:
+    options = step_options.PretrainingStepOptions("bert_config.json", max_predictions_per_seq=3, **SIZES, **changes)
+    return steps.pretraining_step(CONFIG, options, replicas=1)[0]
 
 
 @pytest.mark.slow
 def test_the_functional_step_of_pretraining_equals_the_step(real_variables: None):
-    step = pretraining(CONFIG)
-    assert_changes_all_variables(step, CONFIG)
+    assert_changes_all_variables(pretraining())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", names.KINDS)
 def test_the_functional_steps_of_fine_tuning_equal_the_steps(kind, real_variables):
     name, task_options = TASKS[kind]
-    options = step_options.FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
+    options = step_options.FineTuningStepOptions("bert_config.json", **SIZES)
     ((length, training, prediction),), _ = steps.finetuning_steps(CONFIG, name, options, task_options)
-    assert length == LENGTH
-    assert steps.make_dataless_task(name, task_options).spec.kind == kind
-    assert assert_same(prediction, random_arguments(prediction, CONFIG)) == 0
-    assert_changes_all_variables(training, CONFIG)
+    assert (length, steps.make_dataless_task(name, task_options).spec.kind) == (LENGTH, kind)
+    assert assert_same(prediction) == 0
+    assert_changes_all_variables(training)
 
 
 def test_tpu_lengths_are_compiled_longest_first():
@@ -130,8 +117,7 @@ def test_tpu_lengths_are_compiled_longest_first():
     by_length, parameters = steps.finetuning_steps(config, "swag", options, step_options.TaskStepOptions())
     assert [length for length, _, _ in by_length] == [100, 64, 32]
     inputs, labels = by_length[0][1].arguments(2)
-    assert inputs["input_ids"].shape == (2, 4, 100)  # SWAG has four endings
-    assert labels.shape == (2,)
+    assert (inputs["input_ids"].shape, labels.shape) == ((2, 4, 100), (2,))  # SWAG has four endings
     assert parameters > 0
     optimizer = by_length[0][1].function.optimizer  # type: ignore[attr-defined]
     assert not optimizer.uses_kernel  # XLA supports neither this kernel nor an unknown number of rows
@@ -139,7 +125,7 @@ def test_tpu_lengths_are_compiled_longest_first():
 
 
 def test_packed_records_have_the_shapes_of_training():
-    step = pretraining(CONFIG, pack_sequences=True, packed_rows=3, gradient_accumulation_steps=2)
+    step = pretraining(pack_sequences=True, packed_rows=3, gradient_accumulation_steps=2)
     (features,) = step.arguments(BATCH)
     records = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in feature_specs(BATCH, LENGTH, 3).items()}
     expected = pack(records, Packing(batch_size=BATCH, replicas=1, micro_batches=2, typical_micro_batches=2, rows=2))

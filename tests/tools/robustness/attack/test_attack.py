@@ -11,26 +11,23 @@ import pytest
 
 from official_bert_cli import load
 from tests.make import run_python, write_text
-from tools.robustness.attack.__main__ import format_table
+from tools.robustness.attack import __main__, damage, processes, samples
 from tools.robustness.attack.cases import Case, NotHeldError
-from tools.robustness.attack.damage import damage_file
-from tools.robustness.attack.processes import Ended
-from tools.robustness.attack.samples import COMMANDS
-
-
-def make_case(kind: str, what: str, tried: int, error: str = "", seconds: float = 0.0) -> Case:
-    return Case(kind, 0, 1, pathlib.Path(), pathlib.Path(), what, "", tried, error, seconds)
 
 
 def test_the_table_counts_attempts_and_failures():
-    cases = [make_case("damage", "export", 5, "", 1.2), make_case("damage", "export", 3, "an error", 2.2)]
-    assert format_table([*cases, make_case("kills", "a", 1)]).splitlines()[2:] == [
-        "| kills | a | 1 | 1 | 0 | 0 |",
-        "| damage | export | 8 | 7 | 1 | 3 |",
-        "| kills |  | 1 | 1 | 0 | 0 |",
-        "| damage |  | 8 | 7 | 1 | 3 |",
-        "| all |  | 9 | 8 | 1 | 3 |",
-    ]
+    rows = (("damage", "export", 5, "", 1.2), ("damage", "export", 3, "an error", 2.2), ("kills", "a", 1, "", 0.0))
+    cases = [Case(kind, 0, 1, pathlib.Path(), pathlib.Path(), what, "", *figures) for kind, what, *figures in rows]
+    assert (
+        __main__.format_table(cases).split("\n", 2)[2].strip()
+        == """
+| kills | a | 1 | 1 | 0 | 0 |
+| damage | export | 8 | 7 | 1 | 3 |
+| kills |  | 1 | 1 | 0 | 0 |
+| damage |  | 8 | 7 | 1 | 3 |
+| all |  | 9 | 8 | 1 | 3 |
+""".strip()
+    )
 
 
 def test_crashes_hangs_and_errors_are_failures(tmp_path: pathlib.Path):
@@ -72,7 +69,7 @@ def test_damage_file_changes_one_file_in_various_ways(tmp_path: pathlib.Path):
         case = Case("damage", number, 1, tmp_path / str(number), tmp_path)
         for name in ("a", "b", "c.log"):
             write_text(case.folder / name, name * 100)
-        name, kind = damage_file(case.folder, case.rng, (".log",)).split()[:2]
+        name, kind = damage.damage_file(case.folder, case.rng, (".log",)).split()[:2]
         assert name in ("a:", "b:")
         assert (case.folder / "c.log").read_text() == "c.log" * 100
         kinds.add(kind)
@@ -80,7 +77,7 @@ def test_damage_file_changes_one_file_in_various_ways(tmp_path: pathlib.Path):
 
 
 def test_attacked_commands_have_the_flags_that_are_passed():
-    for command in COMMANDS:
+    for command in samples.COMMANDS:
         load(command.name).parse(command.arguments(pathlib.Path("samples"), pathlib.Path("out")))
 
 
@@ -96,11 +93,11 @@ def test_a_traceback_a_crash_and_an_unclear_error_are_failures_and_a_clear_error
     traceback = "Traceback (most recent call last):\n  ...\nKeyError: 1"
     for code, output in ((0, traceback), (70, ""), (-signal.SIGSEGV, ""), (1, "it did not work")):
         with pytest.raises(NotHeldError):
-            Ended(code, output, 100).check()
+            processes.Ended(code, output, 100).check()
     with pytest.raises(NotHeldError):
-        Ended(0, "", 10_000).check()
-    Ended(0, "", 100).check()
-    Ended(1, "error: a does not exist\n", 100).check()
+        processes.Ended(0, "", 10_000).check()
+    processes.Ended(0, "", 100).check()
+    processes.Ended(1, "error: a does not exist\n", 100).check()
 
 
 def test_a_process_is_waited_for_killed_and_its_output_kept(tmp_path):
