@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from tests.make import write_rows
 from tests.serving.serving_client import running
 
 Row = dict[str, Any]  # a text or an answer, by the name of the input or output
-Interface = Callable[[str, str, pathlib.Path], list[Row]]
 
 
 CLASSES = {
@@ -63,12 +61,11 @@ def predict_with_keras(kind: str, folder: str) -> list[Row]:
         answers = {"value" if kind == names.REGRESSION else "vector": predictions}
     examples = model.spec.make_prediction_examples(TEXTS_FOR[kind], model._tokenizer)
     answers["is_truncated"] = model.spec.featurize(examples, model._tokenizer, model.max_seq_length).is_truncated
-    return [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)]
+    return to_rows(answers)
 
 
-def list_texts(kind: str) -> list[Row]:
-    texts = TEXTS_FOR[kind]
-    return [dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)]
+def to_rows(columns: Any) -> list[Row]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def run_export(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
@@ -76,7 +73,7 @@ def run_export(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
 
 
 def run_predict(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
-    table = write_rows(folder / "texts.jsonl", list_texts(kind))
+    table = write_rows(folder / "texts.jsonl", to_rows(TEXTS_FOR[kind]))
     flags = [f"--export_dir={path}", f"--input_file={table}", f"--output_file={folder}/answers.jsonl"]
     PREDICT.main(*PREDICT.parse(flags))
     return [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
@@ -84,7 +81,7 @@ def run_predict(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
 
 def ask_server(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
     with running({"m": pathlib.Path(path).parent}) as (_, client):
-        return [client.predict("m", {"instances": [row]}).json["predictions"][0] for row in list_texts(kind)]
+        return [client.predict("m", {"instances": [row]}).json["predictions"][0] for row in to_rows(TEXTS_FOR[kind])]
 
 
 @pytest.mark.parametrize("interface", [run_export, run_predict, ask_server])
@@ -115,7 +112,7 @@ def test_a_process_without_this_package_gives_the_same_answers(kind, export_kind
 
 
 def test_features_writes_the_vectors_of_the_model(save_kind, tmp_path: pathlib.Path):
-    table = write_rows(tmp_path / "texts.jsonl", list_texts(names.VECTORS))
+    table = write_rows(tmp_path / "texts.jsonl", to_rows(TEXTS_FOR[names.VECTORS]))
     flags = [f"--init={save_kind(names.VECTORS)}", f"--input_file={table}", f"--output_file={tmp_path}/vectors.npy"]
     FEATURES.main(*FEATURES.parse([*flags, "--pooling=trained", "--max_seq_length=20"]))
     expected = [row["vector"] for row in predict_with_keras(names.VECTORS, save_kind(names.VECTORS))]

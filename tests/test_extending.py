@@ -75,8 +75,9 @@ def test_patches_apply():
 
 
 @pytest.fixture(scope="module")
-def unchanged(corpus: pathlib.Path) -> tuple[str, list[dict[str, Any]]]:
-    return pretrain(ROOT, corpus, corpus / "run")
+def unchanged(corpus: pathlib.Path) -> list[dict[str, Any]]:
+    """The log of a training run without a patch."""
+    return pretrain(ROOT, corpus, corpus / "run")[1]
 
 
 @pytest.mark.slow
@@ -85,16 +86,15 @@ def test_the_attention_patch_is_trained(patched: pathlib.Path, corpus: pathlib.P
     told, log = pretrain(patched, corpus, patched / "run")
     assert "modeling/fast/compiled_blocks.py" in told
     # The bias starts at zero: the first step has the same loss, and changes the bias.
-    assert log[0]["masked_lm_loss"] == pytest.approx(unchanged[1][0]["masked_lm_loss"], rel=1e-5)
+    assert log[0]["masked_lm_loss"] == pytest.approx(unchanged[0]["masked_lm_loss"], rel=1e-5)
     reader = tf.train.load_checkpoint(str(patched / "run" / "ckpt-3"))
     biases = [name for name, shape in reader.get_variable_to_shape_map().items() if shape == [65, 2]]
     assert max(np.abs(reader.get_tensor(name)).max() for name in biases) > 1e-3
     # The run and the model that is fine-tuned from it can be used. Formats without the weight are refused.
     assert "mat" in run(patched, "fill-mask", "--model_dir=run", "--top_k=78", "the cat sat on the [MASK] .")
     write_text(patched / "rows.csv", "text,label\nthe cat,good\nthe dog,bad\n")
-    table = ["--task=table", "--train_file=rows.csv", "--eval_file=rows.csv", "--text_column=text"]
-    table += ["--label_column=label", "--max_seq_length=16"]
-    run(patched, "finetune", *table, "--init=run", "--output_dir=model", "--do_train")
+    table = "--task=table --train_file=rows.csv --eval_file=rows.csv --max_seq_length=16"
+    run(patched, "finetune", *table.split(), "--init=run", "--output_dir=model", "--do_train")
     code = "import official_bert; print(official_bert.TextClassifier.from_checkpoint('model').predict(['a']).shape)"
     loaded = run_python("-c", code, folder=patched, environment={"PYTHONPATH": str(patched)})
     assert "(1, 2)" in loaded.stdout, loaded.stderr
@@ -119,8 +119,8 @@ def test_the_masking_patch_masks_spans(patched: pathlib.Path, corpus: pathlib.Pa
 @pytest.mark.parametrize("patched", ["Loss"], indirect=True)
 def test_the_loss_patch_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
     _, log = pretrain(patched, corpus, patched / "run")
-    assert log[0]["masked_lm_loss"] < unchanged[1][0]["masked_lm_loss"] - 1e-3
-    assert abs(log[2]["gradient_norm"] - unchanged[1][2]["gradient_norm"]) > 1e-4
+    assert log[0]["masked_lm_loss"] < unchanged[0]["masked_lm_loss"] - 1e-3
+    assert abs(log[2]["gradient_norm"] - unchanged[2]["gradient_norm"]) > 1e-4
 
 
 @pytest.mark.slow
@@ -128,5 +128,5 @@ def test_the_loss_patch_is_trained(patched: pathlib.Path, corpus: pathlib.Path, 
 def test_the_learning_rate_patch_is_used(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
     _, log = pretrain(patched, corpus, patched / "run")
     left = np.array([1.0, 2 / 3, 1 / 3])
-    assert [line["learning_rate"] for line in unchanged[1]] == pytest.approx(0.01 * left)
-    assert [line["learning_rate"] for line in log] == pytest.approx(0.01 * (1 - np.cos(np.pi * left)) / 2)
+    for lines, expected in ((unchanged, left), (log, (1 - np.cos(np.pi * left)) / 2)):
+        assert [line["learning_rate"] for line in lines] == pytest.approx(0.01 * expected)

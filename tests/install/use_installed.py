@@ -72,10 +72,10 @@ def write(name: str, text: str) -> None:
     pathlib.Path(name).write_text(text, encoding="utf-8")
 
 
-def lowest() -> dict[str, str]:
-    """Returns pins of the lowest versions that the installed wheel accepts, by package."""
+def lowest() -> set[str]:
+    """Returns pins of the lowest versions that the installed wheel accepts."""
     bounds = (re.match(r"([\w.-]+).*?>=([\d.]+)", each) for each in importlib.metadata.requires("official-bert") or [])
-    return {bound[1]: f"{bound[1]}=={bound[2]}" for bound in bounds if bound}
+    return {f"{bound[1]}=={bound[2]}" for bound in bounds if bound}
 
 
 def check_commands() -> None:
@@ -91,9 +91,8 @@ def check_plain(folder: str) -> None:
     assert "pip install 'official-bert[serve] @ file://" in run(f"official-bert serve --model=a={folder}", code=1)
     assert "pip install 'official-bert[data] @ file://" in run(LEARN, code=1)
     run("python -c", WRITE_RECORDS)
-    config = {"vocab_size": len(WORDS), "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-              "intermediate_size": 16, "max_position_embeddings": 32, "type_vocab_size": 2}  # fmt: skip
-    write("config.json", json.dumps(config))
+    config = {"vocab_size": len(WORDS), "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    write("config.json", json.dumps({**config, "intermediate_size": 16, "max_position_embeddings": 32}))
     # A recipe of the installed configs, with a smaller model.
     train = "official-bert pretrain --flagfile=configs/cpu_10_minutes.flagfile --input_file=hand.tfrecord --do_train"
     train += " --bert_config_file=config.json --vocab_file=vocab.txt --output_dir=model --train_batch_size=4"
@@ -142,17 +141,17 @@ def check_exports() -> None:
 
 def main() -> None:
     wheel = str(next(pathlib.Path(sys.argv[1]).resolve().glob("*.whl")))
-    pins: dict[str, str] = {}
+    pins: set[str] = set()
     print(f"Python {sys.version.split()[0]}", flush=True)
     if "--lowest" in sys.argv:
         run(PIP, "--no-deps", wheel)
         pins = lowest()
-        print(f"  {' '.join(pins.values())}", flush=True)
+        print(" ", *pins, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         write("vocab.txt", "\n".join(WORDS) + "\n")
         write("text.txt", TEXT)
-        write("constraints.txt", "\n".join(pins.values()))
+        write("constraints.txt", "\n".join(pins))
         install(wheel, "")
         check_commands()
         missing = run("official-bert fill-mask --model_dir=m a", code=1)

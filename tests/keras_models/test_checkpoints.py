@@ -180,16 +180,12 @@ def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
     assert build(vocab=vocab, strip_accents=False).casing == casing._replace(added_tokens=())
 
 
-@pytest.mark.parametrize(
-    "name", slow_after(4, ["MaskedLM", "TextEncoder", "MultipleChoice", "QuestionAnswerer", "TextClassifier"])
-)
-def test_backbone_is_the_encoder_of_the_model_and_of_the_loaded_model(name: str, tmp_path):
+@pytest.mark.parametrize("name", slow_after(3, ["MaskedLM", "TextEncoder", "MultipleChoice", "TextClassifier"]))
+def test_backbone_is_the_encoder_of_the_model(name: str, tmp_path):
     model, path = build(name), str(tmp_path / "model.keras")
     model.save(path)
-    ids, loaded = model.preprocessor(["the cat sat"]), type(model).load(path)
-    assert {id(each) for each in model.backbone.variables} <= {id(each) for each in model.variables}
-    assert loaded.get_config() == model.get_config()
-    outputs = model.backbone(ids)["sequence_output"]
+    ids = model.preprocessor(["the cat sat"])
+    outputs, loaded = (each.backbone(ids)["sequence_output"] for each in (model, type(model).load(path)))
     assert outputs.shape == (1, 5, 8)
-    np.testing.assert_array_equal(loaded.backbone(ids)["sequence_output"], outputs)
-    assert_has(loaded, list_weights(model))
+    assert {id(each) for each in model.backbone.variables} <= {id(each) for each in model.variables}
+    np.testing.assert_array_equal(loaded, outputs)

@@ -42,8 +42,7 @@ def test_programs_take_turns_and_medians_are_compared(capsys: pytest.CaptureFixt
     measuring.compare("A title", programs, 3, "seconds")
     assert "".join(turns) == "abababab"
     output = capsys.readouterr().out
-    assert "A title, medians of 3 rounds\n" in output
-    assert re.search(r"^\d{4}-\d\d-\d\d, .+, \d+ processors$", output, re.MULTILINE)
+    assert re.search(r"A title, medians of 3 rounds\n(.*\n)*\d{4}-\d\d-\d\d, .+, \d+ processors\n", output)
     assert output.endswith("| a | 3 | 1,234 | 1.00 |\n| b | 6 | 1,234 | 2.00 |\n")
     assert_rejected(("--rounds", 0, 1), measuring.compare, "A title", programs, 0, "seconds")
 
@@ -98,9 +97,7 @@ def test_every_program_is_measured(name: str, flags: str, rows: list[str] | None
     module.main(*command.parse([*flags.split(), "--rounds=1"]))
     found = read_rows(capsys.readouterr().out)
     assert list(found) == rows or (rows is None and len(found) == 6)
-    for first, second, *others in found.values():
-        assert min(first, second) > 0
-        assert min(others, default=0) >= 0
+    assert all(min(figures) >= 0 < min(figures[:2]) for figures in found.values())
     if name == "serving":
         assert all(median <= highest for median, highest, *_ in found.values())
     if name == "generation":

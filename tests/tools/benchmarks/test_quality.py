@@ -10,13 +10,11 @@ from official_bert.utils import allocator, files
 from tests.make import run_python, write_text
 from tools.benchmarks import finetuning_quality, measuring, quality, quality_peers
 
-
-def options(**flags) -> quality.Options:
-    return quality.Options(input_file=["a"], heldout_file=["b"], output_dir="c", **flags)
+PATHS = {"input_file": ["a"], "heldout_file": ["b"], "output_dir": "c"}
 
 
 def our_run(**flags) -> quality.Run:
-    (run,) = quality.list_runs(options(programs=["official_bert"], seeds=["1"], **flags))
+    (run,) = quality.list_runs(quality.Options(**PATHS, programs=["official_bert"], seeds=["1"], **flags))
     return run
 
 
@@ -28,7 +26,8 @@ def shared(tmp_path):
 
 
 def test_every_run_has_a_unique_name():
-    assert len({run.name for run in quality.list_runs(options())}) == len(quality.list_runs(options())) == 9
+    names = [run.name for run in quality.list_runs(quality.Options(**PATHS))]
+    assert len(set(names)) == len(names) == 9
 
 
 def test_official_bert_trains_one_phase_from_counted_weights(shared):
@@ -36,11 +35,10 @@ def test_official_bert_trains_one_phase_from_counted_weights(shared):
     passes = math.ceil(800 * 32 * 64 / (800_000 / 4.5))
     expected = {"masked_lm_prob": 0.2, "max_predictions_per_seq": 13, "dupe_factor": min(10, passes)}
     assert flags["make-records"].items() >= expected.items()
-    expected = {"init_from_records": True, "num_train_steps": 800, "num_warmup_steps": 100}
-    assert flags["pretrain"].items() >= {**expected, "dtype": "float32", "jit_compile": True}.items()
+    settings = {"init_from_records": True, "num_warmup_steps": 100, "dtype": "float32", "jit_compile": True}
+    assert flags["pretrain"].items() >= {**settings, "num_train_steps": 800}.items()
     training = quality.make_flags(our_run(dtype="bfloat16", init_from_records=False), shared, shared, 4000)["pretrain"]
-    expected = {"num_warmup_steps": 300, "dtype": "bfloat16", "jit_compile": False, "init_from_records": False}
-    assert training.items() >= expected.items()
+    assert [training[name] for name in settings] == [False, 300, "bfloat16", False]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -83,10 +81,9 @@ def test_the_table_has_means_over_the_seeds():
     results = [("official_bert", 4.0), ("hugging_face", 5.0), ("official_bert", 4.2)]
     rows = quality.summarize([make_result(*result) for result in results])
     assert list(rows) == ["official_bert", "hugging_face"]
+    expected = {"seeds": 2, "CPU-ms a step": 100, "right, %": 25, "loss": 4.1, "deviation of the loss": 0.1414}
     row = rows["official_bert"]
-    assert (row["seeds"], row["CPU-ms a step"], row["right, %"]) == (2, 100, 25)
-    assert row["loss"] == pytest.approx(4.1)
-    assert row["deviation of the loss"] == pytest.approx(0.1414, abs=1e-4)
+    assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.slow
@@ -104,10 +101,9 @@ def test_every_program_runs_and_converted_weights_have_the_same_scores(tmp_path)
 
 
 def test_finished_runs_are_not_repeated_and_all_are_in_the_table(tmp_path: pathlib.Path, monkeypatch, capsys):
-    (tmp_path / "RTE").mkdir()
+    rows = [f"{number}\tfirst {number}\tsecond\t{'not_' * (number % 2)}entailment\n" for number in range(6)]
     for part in ("train", "dev"):
-        rows = [f"{number}\tfirst {number}\tsecond\t{'not_' * (number % 2)}entailment" for number in range(6)]
-        (tmp_path / "RTE" / f"{part}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
+        write_text(tmp_path / "RTE" / f"{part}.tsv", "".join(["index\tsentence1\tsentence2\tlabel\n", *rows]))
     runs = []
 
     def run(command: list[str]) -> measuring.Usage:
