@@ -137,15 +137,11 @@ _OUT_OF_TIME = "not reached within the {minutes} minutes of --minutes; other tes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--minutes",
-        type=float,
-        help="begin no test later than this after the start; which tests come first changes from run to run",
-    )
+    minutes = "begin no test later than this after the start; which tests come first changes from run to run"
+    strict = "fail if a test is skipped for a reason that is not on the list"
+    parser.addoption("--minutes", type=float, help=minutes)
     parser.addoption("--first", type=float, help="with --minutes: where in the list to begin, from 0 to 1")
-    parser.addoption(
-        "--strict-skips", action="store_true", help="fail if a test is skipped for a reason that is not on the list"
-    )
+    parser.addoption("--strict-skips", action="store_true", help=strict)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -197,16 +193,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if not session.config.option.strict_skips or hasattr(session.config, "workerinput"):
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    refused = {reason for reason in map(_skip_reason, reporter.stats.get("skipped", [])) if not _is_allowed(reason)}
+    reprs = [report.longrepr for report in reporter.stats.get("skipped", [])]
+    reasons = {str(each[2] if isinstance(each, tuple) else each) for each in reprs}
+    allowed = (*ALLOWED_SKIPS, _OUT_OF_TIME.split("{")[0])
+    refused = {reason for reason in reasons if not any(each in reason for each in allowed)}
     for reason in sorted(refused):
         print(f"\nerror: a test was skipped for a reason that tests/conftest.py does not list: {reason}")
     if refused and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _skip_reason(report: pytest.TestReport) -> str:
-    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
-
-
-def _is_allowed(reason: str) -> bool:
-    return any(each in reason for each in (*ALLOWED_SKIPS, _OUT_OF_TIME.split("{")[0]))

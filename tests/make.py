@@ -35,12 +35,7 @@ def tiny_config(**changes: Any) -> "BertConfig":
 
 
 def build_task_model(
-    kind: str,
-    encoder: "keras.Model",
-    num_labels: int = 3,
-    num_choices: int = 4,
-    seed: int | None = None,
-    **settings: Any,
+    kind: str, encoder: "keras.Model", num_labels: int, num_choices: int = 4, seed: int | None = None, **settings: Any
 ) -> "keras.Model":
     """Returns an encoder with the head of a kind. `settings` are passed to the spec of the kind."""
     from official_bert.kinds.all_kinds import SPECS  # here, since they import TensorFlow
@@ -99,12 +94,10 @@ def write_manifest(stem: pathlib.Path, counts: dict[str, int], vocab_file: str, 
     from official_bert.data import manifest  # here, so that few tests import it
     from official_bert.utils import files
 
-    shards = [
-        manifest.Shard(os.path.basename(path), count, files.size(path), files.sha256(path))
-        for path, count in counts.items()
-    ]
+    figures = ((os.path.basename(path), count, files.size(path), files.sha256(path)) for path, count in counts.items())
     source = {"flags": flags, "vocabulary": files.sha256(vocab_file)}
-    manifest.write_manifests(list(counts), str(stem), manifest.Manifest(source, shards, {}))
+    found = manifest.Manifest(source, [manifest.Shard(*each) for each in figures], {})
+    manifest.write_manifests(list(counts), str(stem), found)
 
 
 def write_run(folder: pathlib.Path, model: "keras.Model", config: "BertConfig", vocab_file: str) -> str:
@@ -170,9 +163,8 @@ def run_python(
     """
     changed = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
     variables = {name: value for name, value in changed.items() if value is not None}
-    command = [sys.executable, *arguments]
-    settings = {"capture_output": True, "text": True, "check": False, **options}
-    return subprocess.run(command, cwd=folder, env=variables, **settings)
+    settings = {"cwd": folder, "env": variables, "capture_output": True, "text": True, "check": False, **options}
+    return subprocess.run([sys.executable, *arguments], **settings)
 
 
 def list_rows(features: "Features", windows: Sequence[Any]) -> list[types.SimpleNamespace]:

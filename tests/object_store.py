@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-_REGION = "us-east-1"
-
 
 @contextlib.contextmanager
 def running() -> Iterator["ObjectStore"]:
@@ -23,12 +21,10 @@ def running() -> Iterator["ObjectStore"]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    settings = {"ENDPOINT_URL": f"http://{host}:{port}", "DEFAULT_REGION": "us-east-1", "MAX_ATTEMPTS": "1"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        patch.setenv("AWS_DEFAULT_REGION", _REGION)
-        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+        for name, value in {**settings, "ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test"}.items():
+            patch.setenv(f"AWS_{name}", value)
         try:
             yield ObjectStore()
         finally:
@@ -81,9 +77,7 @@ class ObjectStore:
     def refuse(self, bucket: str) -> None:
         """Makes a bucket refuse to read or write its objects from now on."""
         name = bucket.removeprefix("s3://")
-        statement = {
-            "Effect": "Deny", "Principal": "*", "Action": "s3:*",
-            "Resource": [f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*"],
-        }  # fmt: skip
+        resources = [f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*"]
+        statement = {"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": resources}
         policy = {"Version": "2012-10-17", "Statement": [statement]}
         self._client.put_bucket_policy(Bucket=name, Policy=json.dumps(policy))

@@ -1,13 +1,13 @@
 """Rules for the structure of the whole repository."""
 
 import ast
-import dataclasses
 import functools
 import itertools
 import pathlib
 import re
 import shlex
 import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -47,25 +47,24 @@ def is_ours(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-@dataclasses.dataclass
-class Parsed:
+class Parsed(NamedTuple):
     """Full names of all imports, including imports in functions, and all strings and other names of a module."""
 
-    imports: set[str] = dataclasses.field(default_factory=set)
-    strings: set[str] = dataclasses.field(default_factory=set)
-    names: set[str] = dataclasses.field(default_factory=set)
+    imports: set[str]
+    strings: set[str]
+    names: set[str]
 
 
 @functools.cache
 def parse(path: pathlib.Path) -> Parsed:
-    parsed = Parsed()
+    parsed = Parsed(set(), set(), set())
     for node in ast.walk(ast.parse(read(path))):
         match node:
-            case ast.Import():
-                parsed.imports |= {alias.name for alias in node.names}
-            case ast.ImportFrom():
+            case ast.Import(names=aliases):
+                parsed.imports.update(alias.name for alias in aliases)
+            case ast.ImportFrom(names=aliases):
                 assert node.level == 0, f"{path}: relative import"
-                parsed.imports |= {f"{node.module}.{alias.name}" for alias in node.names}
+                parsed.imports.update(f"{node.module}.{alias.name}" for alias in aliases)
             case ast.Constant(value=str(text)):
                 parsed.strings.add(text)
             case ast.Name(id=name) | ast.Attribute(attr=name):
@@ -91,13 +90,10 @@ def ours_among(names: set[str]) -> set[str]:
 
 def find_reachable(module: str) -> set[str]:
     """Returns our modules that a module imports directly or indirectly."""
-    reached: set[str] = set()
-    waiting = [module]
+    reached, waiting = set(), {module}
     while waiting:
-        current = waiting.pop()
-        if current not in reached:
-            reached.add(current)
-            waiting += ours_among(list_imports(NAMES[current]))
+        reached |= waiting
+        waiting = set().union(*(ours_among(list_imports(NAMES[each])) for each in waiting)) - reached
     return reached
 
 

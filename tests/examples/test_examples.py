@@ -64,12 +64,8 @@ def read_outputs(notebook) -> list[list[str]]:
     """
     cells = []
     for cell in (each for each in notebook.cells if each.cell_type == "code"):
-        parts, text = [], ""
-        for output in cell.outputs:
-            if output.output_type == "stream":
-                text += output.text.replace("\r\n", "\n")
-            else:
-                parts += sorted(kind for kind in output.data if kind.startswith("image/"))
+        parts = [kind for each in cell.outputs for kind in sorted(each.get("data", ())) if kind.startswith("image/")]
+        text = "".join(each.text for each in cell.outputs if each.output_type == "stream").replace("\r\n", "\n")
         lines = [" ".join(NUMBER.sub("0", line).split()) for line in PROGRESS.sub("", text).splitlines()]
         varies = "varies" in cell.metadata.get("tags", ())
         cells.append([*parts, str(len(lines))] if varies else [*parts, *lines])
