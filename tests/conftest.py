@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from tests import make
+from tests.make import ROOT, WORDS, slow_after
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from official_bert.modeling.config import BertConfig
     from official_bert.tokenization.fast import FastTokenizer
     from tests.object_store import ObjectStore
+
+__all__ = ["ROOT", "WORDS", "slow_after"]
 
 # Must be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,14 +32,6 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Disables the time limit of Hypothesis, because run times differ between machines.
 hypothesis.settings.register_profile("without_deadline", deadline=None)
 hypothesis.settings.load_profile("without_deadline")
-
-ROOT = pathlib.Path(__file__).parent.parent
-
-WORDS = """
-[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g h i j k l m n o p q r s t u v w x y z
-##a ##b ##c ##d ##e ##f ##g ##h ##i ##j ##k ##l ##m ##n ##o ##p ##q ##r ##s ##t ##u ##v ##w ##x ##y ##z
-the cat dog sat ran on mat in sun ##ing ##ed play walk and . , ! ? un ##aff ##able
-""".split()
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +45,6 @@ def test_data() -> pathlib.Path:
 
 @pytest.fixture
 def vocab_file(tmp_path: pathlib.Path) -> str:
-    from tests import make  # here, since it imports this module
-
     return make.write_vocab(tmp_path / "vocab.txt")
 
 
@@ -62,8 +57,6 @@ def tokenizer(vocab_file: str) -> "FastTokenizer":
 
 @pytest.fixture(scope="session")
 def tiny_config() -> "BertConfig":
-    from tests import make  # here, since it imports this module
-
     return make.tiny_config()
 
 
@@ -115,14 +108,6 @@ def store() -> "Iterator[ObjectStore]":
 def bucket(store: "ObjectStore") -> str:
     """The address of a new bucket: s3://NAME."""
     return store.bucket()
-
-
-def slow_after(count: int, values: "Iterable[Any]") -> list[Any]:
-    """Returns parameters of a test. All after the first `count` are marked slow."""
-    return [
-        pytest.param(*(value if type(value) is tuple else (value,)), marks=[pytest.mark.slow] if index >= count else [])
-        for index, value in enumerate(values)
-    ]
 
 
 # Allowed reasons to skip a test when everything is installed. Each is part of the line that pytest prints.

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
-from tests.conftest import ROOT, WORDS
 
 if TYPE_CHECKING:
     import keras
@@ -23,7 +22,22 @@ if TYPE_CHECKING:
     from official_bert.kinds.features import Features
     from official_bert.modeling.config import BertConfig
 
+ROOT = pathlib.Path(__file__).parent.parent
+
+WORDS = """
+[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g h i j k l m n o p q r s t u v w x y z
+##a ##b ##c ##d ##e ##f ##g ##h ##i ##j ##k ##l ##m ##n ##o ##p ##q ##r ##s ##t ##u ##v ##w ##x ##y ##z
+the cat dog sat ran on mat in sun ##ing ##ed play walk and . , ! ? un ##aff ##able
+""".split()
 VOCAB = "\n".join(WORDS) + "\n"
+
+
+def slow_after(count: int, values: Iterable[Any]) -> list[Any]:
+    """Returns parameters of a test. All after the first `count` are marked slow."""
+    return [
+        pytest.param(*(value if type(value) is tuple else (value,)), marks=[pytest.mark.slow] if index >= count else [])
+        for index, value in enumerate(values)
+    ]
 
 
 def tiny_config(**changes: Any) -> "BertConfig":

@@ -4,8 +4,7 @@ import pathlib
 import re
 import shutil
 
-from tests.conftest import ROOT
-from tests.make import assert_mentions, run_python, write_text
+from tests.make import ROOT, assert_mentions, run_python, write_text
 
 TESTS = """
 import pytest

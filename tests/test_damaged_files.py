@@ -28,9 +28,8 @@ from official_bert.utils import files, row_files
 from official_bert.utils.bad_rows import SKIP, STOP, BadRows
 from tests import stored_texts
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, assert_fits, unpacked, write_sample
-from tests.conftest import WORDS, slow_after
 from tests.data_gen.inspection import record_samples
-from tests.make import VOCAB, build_task_model, write_text
+from tests.make import VOCAB, WORDS, build_task_model, slow_after, write_text
 from tests.odd_inputs import odd_json, odd_text
 
 _MAX_MESSAGE = 10_100  # characters

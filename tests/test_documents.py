@@ -11,8 +11,7 @@ import pytest
 
 from official_bert.utils.flags import list_flags
 from official_bert_cli import COMMANDS, load
-from tests.conftest import ROOT
-from tests.make import run_python
+from tests.make import ROOT, run_python
 from tests.test_structure import NAMES, find_reachable, ours_among, parse, read
 
 _FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z][a-z0-9_]+)(?![\w{-])")

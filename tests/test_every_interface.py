@@ -17,9 +17,8 @@ from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import backends, exports, reference_answers
 from official_bert.kinds import names
 from official_bert.modeling.fast.verification import run_functions_eagerly
-from tests.conftest import slow_after
 from tests.export.exported_models import TEXTS_FOR
-from tests.make import write_rows
+from tests.make import slow_after, write_rows
 from tests.serving.serving_client import running
 
 Row = dict[str, Any]  # a text or an answer, by the name of the input or output

@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from official_bert.data.record_reader import read_file
 from official_bert.runs.training_log import TRAIN, read_log
-from tests.conftest import ROOT, WORDS
-from tests.make import run_python, tiny_config, write_text, write_vocab
+from tests.make import ROOT, WORDS, run_python, tiny_config, write_text, write_vocab
 
 _PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
 _PATCHES = dict(re.findall(r"\*\*(.*?)\.\*\*.*?```diff\n(.*?)```", _PAGE, re.DOTALL))

@@ -23,9 +23,8 @@ from official_bert.modeling.config import BertConfig
 from official_bert.utils import command_line, configs
 from official_bert.utils.extras import EXTRAS
 from official_bert_cli import COMMANDS, main
-from tests.conftest import ROOT
 from tests.golden import make_answers_and_losses
-from tests.make import assert_mentions, assert_rejected, run_python, write_text
+from tests.make import ROOT, assert_mentions, assert_rejected, run_python, write_text
 from tests.test_structure import LAYERS, list_imports, read
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -16,8 +16,7 @@ import yaml
 
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert_cli import load
-from tests.conftest import ROOT
-from tests.make import run_python, tiny_config, write_run, write_text
+from tests.make import ROOT, run_python, tiny_config, write_run, write_text
 
 
 @pytest.fixture

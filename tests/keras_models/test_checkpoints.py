@@ -13,8 +13,7 @@ from official_bert.checkpoints.checkpoint import PRETRAINING
 from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
-from tests.conftest import slow_after
-from tests.make import VOCAB, assert_rejected, compile_eagerly, list_weights, tiny_config, write_text
+from tests.make import VOCAB, assert_rejected, compile_eagerly, list_weights, slow_after, tiny_config, write_text
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun"]

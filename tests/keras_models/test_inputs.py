@@ -9,8 +9,7 @@ import tensorflow as tf
 import official_bert
 from official_bert.keras_models.inputs import Inputs
 from official_bert.kinds.features import NO_LABEL
-from tests.conftest import WORDS, slow_after
-from tests.make import assert_mentions, assert_rejected, build_text_model, refusal, tiny_config
+from tests.make import WORDS, assert_mentions, assert_rejected, build_text_model, refusal, slow_after, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
 LABELS, NUMBERS = ["good", "bad", "good", "bad"] * 2, np.array([1, 0, 1, 0] * 2)

@@ -28,8 +28,7 @@ from official_bert.utils.command_line import Command, Variant
 from official_bert.utils.flags import DATA, ValidatedOptions, convert_arguments, option
 from official_bert.utils.signals import default_signals, exit_codes, handle_interrupts, interrupt
 from official_bert_cli import COMMANDS, load
-from tests.conftest import ROOT
-from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_text
+from tests.make import ROOT, assert_mentions, assert_rejected, refusal, run_python, write_text
 
 # Flags are parsed, and --help and errors printed, before any of these modules is imported.
 HEAVY = "tensorflow keras numpy sentencex tokenizers aiohttp h5py pyarrow safetensors zstandard onnx".split()

@@ -15,8 +15,7 @@ from data_gen.text.formats import read_documents
 from official_bert.errors import UserError
 from official_bert.runs import locks
 from official_bert.utils import extras, files
-from tests.conftest import ROOT
-from tests.make import assert_mentions, assert_rejected, refusal, write_text
+from tests.make import ROOT, assert_mentions, assert_rejected, refusal, write_text
 
 _S3 = pytest.param("s3", marks=pytest.mark.slow)
 

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from official_bert.utils.command_line import Command
-from tests.conftest import WORDS
-from tests.make import assert_rejected, tiny_config, write_text, write_vocab
+from tests.make import WORDS, assert_rejected, tiny_config, write_text, write_vocab
 from tools.benchmarks import finetuning, generation, measuring, pretraining
 
 

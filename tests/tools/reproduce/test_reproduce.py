@@ -12,8 +12,7 @@ import time
 import pytest
 
 from official_bert_cli import load
-from tests.conftest import ROOT
-from tests.make import assert_rejected, write_text, write_vocab
+from tests.make import ROOT, assert_rejected, write_text, write_vocab
 from tests.processes import wait_for_exit
 from tools.reproduce import __main__, runs
 from tools.reproduce.experiment import Experiment, Options

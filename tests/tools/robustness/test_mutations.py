@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.make import write_text
+from tests.make import ROOT, write_text
 from tests.test_structure import read
 from tools.robustness.mutations import MUTATIONS, UntriedError, judge, run_tests
 

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.tasks.options import TASK_OPTIONS
-from tests.conftest import ROOT
-from tests.make import assert_rejected, run_python, write_text
+from tests.make import ROOT, assert_rejected, run_python, write_text
 from tools.tpu_check import answers, command, compiler, recipes, steps
 from tools.tpu_check import options as step_options
 from tools.tpu_check.answers import Compiled, Refused
