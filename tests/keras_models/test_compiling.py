@@ -111,15 +111,6 @@ def test_the_validation_split_is_evaluated_and_not_trained_on(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_dropout_depends_on_the_seed():
-    models, losses = [build(seed=seed) for seed in (1, 1, 2)], []
-    weights = models[0].get_weights()
-    for model in models:
-        model.set_weights(weights)
-        losses.append(compile_eagerly(model, "sgd").fit(TEXTS, LABELS, shuffle=False, verbose=0).history["loss"])
-    assert losses[0] == losses[1] != losses[2]
-
-
 def test_fit_keeps_the_optimizer_with_initial_epoch_and_replaces_it_for_other_trainable_variables():
     model, optimizers = compile_eagerly(build()), []
     model.fit(TEXTS, LABELS, epochs=2, initial_epoch=1, verbose=0)  # the first fit has nothing to continue

@@ -186,14 +186,6 @@ def test_soft_labels_are_learned_by_a_loss_that_reads_them(uses_data_set: bool):
     assert_rejected(("y[1]", "[0.3, 0.3, 0.3]", 3), model.fit, TEXTS[:2], [[1, 0, 0], [0.3] * 3])
 
 
-def test_soft_labels_of_several_labels_are_learned():
-    model = compile_eagerly(build(labels=["bad", "good"], multi_label=True), "sgd", metrics=[])
-    soft, p = np.array([[0.7, 0.6], [0.0, 1.0], [0.25, 0.5], [0.1, 0.1]]), model.predict(TEXTS)
-    expected = -np.mean(soft * np.log(p) + (1 - soft) * np.log(1 - p))
-    assert model.evaluate(TEXTS, soft, verbose=0) == pytest.approx(expected, rel=1e-5)
-    assert_rejected(("y[0]", "[1.4, 1.2]", "0 to 1"), model.evaluate, TEXTS, 2 * soft, verbose=0)
-
-
 def test_labels_of_ids_in_a_data_set_must_have_the_form_of_the_loss():
     model = build(labels=["0", "1", "2", "3"])
     focal = keras.losses.CategoricalFocalCrossentropy(from_logits=True)

@@ -214,14 +214,6 @@ def test_the_weight_of_a_sentence_applies_to_its_words(copies, word_tagger):
         assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_tagging_loss_does_not_depend_on_the_other_texts_of_a_batch(word_tagger):
-    sentences, tags = ["the cat sat", "a dog", "ran", "the mat"], ["D N V", "D N", "V", "D N"]
-    expected = np.concatenate(token_losses(word_tagger, sentences, tags)).mean()
-    for batch_size in (1, 3):
-        loss, *_ = word_tagger.evaluate(sentences, tags, batch_size=batch_size, verbose=0)
-        assert loss == pytest.approx(expected, rel=1e-5)
-
-
 def test_the_masked_lm_loss_does_not_depend_on_the_other_texts_of_a_batch():
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = compile_eagerly(build_text_model("MaskedLM", config, masked_lm_prob=0.4), keras.optimizers.SGD(0.0))
