@@ -19,12 +19,12 @@ THE, CAT, DOG, SAT, CLS, SEP, MASK, UNK = (WORDS.index(w) for w in "the cat dog 
 Values = dict[str, list[float]]
 
 
-def good(**changes: list[float]) -> Values:
-    """Returns a valid record: [CLS] the [MASK]{cat} [SEP] dog{sat} sat [SEP], and padding."""
+def good(text: str = "[CLS] the [MASK] [SEP] dog sat [SEP]", **changes: list[float]) -> Values:
+    """Returns a valid record with the tokens of a text: [CLS] the [MASK]{cat} [SEP] dog{sat} sat [SEP], and padding."""
     return {
-        "input_ids": [CLS, THE, MASK, SEP, DOG, SAT, SEP, 0, 0, 0],
-        "input_mask": [1, 1, 1, 1, 1, 1, 1, 0, 0, 0],
-        "segment_ids": [0, 0, 0, 0, 1, 1, 1, 0, 0, 0],
+        "input_ids": [*map(WORDS.index, text.split()), 0, 0, 0],
+        "input_mask": [1] * 7 + [0] * 3,
+        "segment_ids": [0] * 4 + [1] * 3 + [0] * 3,
         "masked_lm_positions": [2, 4, 0],
         "masked_lm_ids": [CAT, SAT, 0],
         "masked_lm_weights": [1.0, 1.0, 0.0],
@@ -35,7 +35,7 @@ def good(**changes: list[float]) -> Values:
 
 def keep_tokens() -> Values:
     """Returns a record whose segments are consecutive and whose second prediction keeps the original token."""
-    return good(input_ids=[CLS, THE, MASK, SEP, SAT, SAT, SEP, 0, 0, 0], next_sentence_labels=[0])
+    return good("[CLS] the [MASK] [SEP] sat sat [SEP]", next_sentence_labels=[0])
 
 
 def problems(**options: object) -> list[str]:

@@ -10,19 +10,7 @@ import pytest
 from data_gen.inspection.overview import inspect
 from data_gen.options import InspectionOptions
 from tests.conftest import ROOT, WORDS
-from tests.data_gen.inspection.record_samples import (
-    CAT,
-    CLS,
-    DOG,
-    MASK,
-    SEP,
-    THE,
-    UNK,
-    UNMASKED,
-    good,
-    keep_tokens,
-    write,
-)
+from tests.data_gen.inspection.record_samples import DOG, THE, UNMASKED, good, keep_tokens, write
 from tests.make import assert_rejected, flip_bits, write_manifest, write_text, write_vocab
 
 
@@ -39,13 +27,8 @@ def test_records_are_printed_as_text(vocab_file, tmp_path, capsys):
         "  a: [CLS] the [MASK]{cat} [SEP]\n"
         "  b: dog{sat} sat [SEP]"
     )
-    for line in (
-        "record 1 (from 0)",
-        "b follows a in the text (0)",
-        "2 predictions: 1 [MASK], 1 kept, 0 random",
-        "b: sat{sat} sat",
-    ):
-        assert line in second
+    facts = ["record 1 (from 0)", "b follows a in the text (0)", "2 predictions: 1 [MASK], 1 kept, 0 random"]
+    assert all(line in second for line in [*facts, "b: sat{sat} sat"])
 
 
 def test_statistics_cover_all_records(vocab_file, tmp_path, capsys):
@@ -54,7 +37,7 @@ def test_statistics_cover_all_records(vocab_file, tmp_path, capsys):
     report = tmp_path / "report.html"
     inspect(InspectionOptions([str(tmp_path / "*.tfrecord")], vocab_file, num_records=0, report=str(report)))
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    for line in (
+    assert shown[:10] == [
         "records 2,000 of 10 positions",
         "tokens 14,000, 7.0 per record, including [CLS] and [SEP]",
         "padding 30.0 % of all positions",
@@ -62,32 +45,27 @@ def test_statistics_cover_all_records(vocab_file, tmp_path, capsys):
         "random segments 100.0 % of the records",
         "predictions 4,000, 2.0 per record",
         "50.0 % of the tokens of text",
-        "[MASK] 50.0 % of these",
-        "kept 0.0 % of these",
-        "random 50.0 % of these",
-        "7 2,000 100.0 % " + 40 * "#",
-        "5 0.0 %",
-    ):
-        assert line in shown
+        *("[MASK] 50.0 % of these", "kept 0.0 % of these", "random 50.0 % of these"),
+    ]
+    assert {"7 2,000 100.0 % " + 40 * "#", "5 0.0 %"} <= {*shown}
     assert shown[-4:] == ["2,000 50.0 % cat", "2,000 50.0 % sat", "", f"Saved {report}"]
     assert "First records" not in report.read_text(encoding="utf-8")
 
 
 def test_unmasked_records_are_printed(vocab_file, tmp_path, capsys):
-    path = write(tmp_path / "x", [good(input_ids=[2, THE, CAT, 3, DOG, DOG, 3, 0, 0, 0])], UNMASKED)
-    inspect(InspectionOptions([path], vocab_file, report=str(tmp_path / "report.html")))
-    shown = capsys.readouterr().out
+    path, report = write(tmp_path / "x", [good("[CLS] the cat [SEP] dog dog [SEP]")], UNMASKED), tmp_path / "report"
+    inspect(InspectionOptions([path], vocab_file, report=str(report)))
+    shown, page = capsys.readouterr().out, report.read_text(encoding="utf-8")
     assert "  a: [CLS] the cat [SEP]\n  b: dog dog [SEP]" in shown
     assert "predictions       chosen during training: the records are not masked" in shown
     assert "Most predicted" not in shown
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "chosen during training" in page
     assert "<ruby" not in page
 
 
 def test_records_without_predictions_are_printed(vocab_file, tmp_path, capsys):
     none = {f"masked_lm_{name}": [0.0] * 3 for name in ("positions", "ids", "weights")}
-    record = good(**none, input_ids=[CLS, THE, UNK, SEP, DOG, DOG, SEP, 0, 0, 0])
+    record = good("[CLS] the [UNK] [SEP] dog dog [SEP]", **none)
     path, report = write(tmp_path / "x", [record]), tmp_path / "report.html"
     inspect(InspectionOptions([path, path], vocab_file, report=str(report)))
     shown, page = capsys.readouterr().out, report.read_text(encoding="utf-8")
@@ -102,8 +80,7 @@ def test_long_tokens_and_ids_without_a_token_are_printed(tmp_path, capsys):
     long = "s-" * 60
     changed = {"sat": long, "dog": "the"}  # of equal lines, the last one determines the id
     vocab = write_vocab(tmp_path / "vocab.txt", [changed.get(word, word) for word in WORDS])
-    record = good(input_ids=[CLS, THE, MASK, SEP, DOG, len(WORDS) - 1, SEP, 0, 0, 0])
-    inspect(InspectionOptions([write(tmp_path / "x", [record])], vocab))
+    inspect(InspectionOptions([write(tmp_path / "x", [good("[CLS] the [MASK] [SEP] dog ##able [SEP]")])], vocab))
     lines = f"  a: [CLS] <id {THE}> [MASK]{{cat}} [SEP]\n  b: the{{{long}}}\n     ##able [SEP]\n\n"
     assert lines in capsys.readouterr().out
 

@@ -25,7 +25,6 @@ from tests.make import assert_mentions, write_text, write_vocab
     ("segment_ids", 5, 0, ("segment_ids", 1, "position 4")),
     ("masked_lm_weights", 0, 0.0, ("masked_lm_weights", 0.0, "slot 0")),
     ("masked_lm_weights", 1, 0.5, ("masked_lm_weights", 0.5, "slot 1")),
-    ("masked_lm_weights", 1, float("nan"), ("masked_lm_weights", "nan", "slot 1")),
     ("masked_lm_positions", 2, 5, ("masked_lm_positions", 5, "slot 2", "weight")),
     ("masked_lm_ids", 2, 5, ("masked_lm_ids", 5, "slot 2", "weight")),
     ("masked_lm_positions", 0, 0, ("masked_lm_positions", 0, "slot 0", "[CLS]", "[SEP]")),
@@ -34,10 +33,8 @@ from tests.make import assert_mentions, write_text, write_vocab
     ("masked_lm_positions", 1, 8, ("masked_lm_positions", 8, "slot 1", "[CLS]", "[SEP]")),
     ("masked_lm_positions", 0, 5, ("masked_lm_positions", 4, "slot 1", "ascending")),
     ("masked_lm_positions", 0, 4, ("masked_lm_positions", 4, "slot 1", "ascending")),
-    ("masked_lm_positions", 0, 10, ("masked_lm_positions", 10, 0, 9)),
     ("masked_lm_ids", 0, MASK, ("position 2", "[MASK]")),
     ("masked_lm_ids", 0, len(WORDS), ("masked_lm_ids", len(WORDS), 0, len(WORDS) - 1)),
-    ("input_ids", 1, -1, ("input_ids", -1, 0, len(WORDS) - 1)),
     ("input_ids", 1, 2**32 + 1, ("input_ids", 2**32 + 1, 0, len(WORDS) - 1)),
     ("input_ids", 0, THE, ("first", THE, f"[CLS], {CLS}")),
     ("input_ids", 3, THE, ("position 3", THE, f"[SEP], {SEP}")),
@@ -45,7 +42,6 @@ from tests.make import assert_mentions, write_text, write_vocab
     ("input_ids", 5, SEP, ("position 5", "[SEP]")),
     ("input_ids", 5, CLS, ("position 5", "[CLS]")),
     ("input_ids", 5, 0, ("position 5", "[PAD]")),
-    ("next_sentence_labels", 0, 2, ("next_sentence_labels", 2, 0, 1)),
     ("segment_ids", slice(2, 4), [1, 1], ("segment 0", 2, 3)),
     ("segment_ids", slice(4, 6), [0, 0], ("segment 1", 1, 2)),
     ("segment_ids", slice(10), [0] * 10, ("segment 1", 0, 2)),
@@ -74,20 +70,16 @@ def test_no_piece_continues_an_unknown_word_or_one_with_a_longer_first_piece(voc
 
 
 def test_all_results_of_masking_are_accepted(vocab_file, tmp_path):
-    kept, special, nothing, unknown = good(), good(), good(), good()
-    kept["input_ids"][2] = CAT
-    special["input_ids"][2], special["input_ids"][4] = SEP, 0  # random replacements may be any token
+    texts = ("the cat [SEP] dog", "the [SEP] [SEP] [PAD]", "[UNK] [MASK] [SEP] dog")  # any token can be a replacement
+    records = [good(f"[CLS] {text} sat [SEP]") for text in texts]
     # No prediction: --do_whole_word_mask skips a word with more pieces than can be predicted.
-    nothing["input_ids"][2] = CAT
-    for name in ("positions", "ids", "weights"):
-        nothing[f"masked_lm_{name}"] = [0.0] * 3
-    unknown["input_ids"][1] = UNK
-    path = write(tmp_path / "x", [kept, special, nothing, unknown])
+    none = {f"masked_lm_{name}": [0.0] * 3 for name in ("positions", "ids", "weights")}
+    path = write(tmp_path / "x", [*records, good("[CLS] the cat [SEP] dog sat [SEP]", **none)])
     assert problems(input_file=[path], vocab_file=vocab_file) == []
 
 
 def test_unmasked_records_are_checked(vocab_file, tmp_path):
-    unmasked = good(input_ids=[CLS, THE, CAT, SEP, SAT, SAT, SEP, 0, 0, 0])
+    unmasked = good("[CLS] the cat [SEP] sat sat [SEP]")
     path = write(tmp_path / "x", [unmasked] * 3, UNMASKED)
     found = verify(VerificationOptions(input_file=[path], vocab_file=vocab_file))
     assert found.problems == []
@@ -95,16 +87,6 @@ def test_unmasked_records_are_checked(vocab_file, tmp_path):
     write(tmp_path / "x", [unmasked, good()], UNMASKED)
     (told,) = problems(input_file=[path], vocab_file=vocab_file)
     assert_mentions(told, path, "record 1", "position 2", "[MASK]")
-
-
-def test_records_of_real_text_obey_the_rules(test_data, tmp_path):
-    text = write_text(tmp_path / "text.txt", (test_data / "text" / "de_xquad.txt").read_text("utf-8")[:60_000])
-    vocab_file = str(test_data / "vocab" / "bert-base-multilingual-cased-vocab.txt")
-    flags = {"do_lower_case": False, "do_whole_word_mask": True, "max_seq_length": 2 * LENGTH, "short_seq_prob": 0.5}
-    made = make_records(([text], vocab_file), tmp_path, **flags, algorithm="reference", num_shards=1)
-    found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"), vocab_file=vocab_file))
-    assert (found.problems, found.records) == ([], made["instances"])
-    assert made["instances"] > 200
 
 
 def test_a_vocabulary_with_a_byte_order_mark_is_that_of_its_records(corpus, tmp_path):
@@ -115,9 +97,8 @@ def test_a_vocabulary_with_a_byte_order_mark_is_that_of_its_records(corpus, tmp_
     for vocab_file in (marked, corpus[1]):
         assert problems(input_file=[path], vocab_file=vocab_file) == []
         inspect(InspectionOptions([path], vocab_file))
-        options = PretrainingOptions(
-            input_file=[path], output_dir="", bert_config_file="", vocab_file=vocab_file, **sizes
-        )
+        settings = {"vocab_file": vocab_file, "bert_config_file": "", "output_dir": ""}
+        options = PretrainingOptions(input_file=[path], **settings, **sizes)
         RecordFiles.find("input_file", options.phases[0], options, BertConfig(vocab_size=1000))
 
 

@@ -50,14 +50,13 @@ def test_every_kind_of_file_gives_the_same_records(store, corpus, texts, expecte
 def test_lines_of_several_sentences_stay_whole_as_in_the_original(corpus, texts, tmp_path, capsys):
     path = write_text(tmp_path / "text.txt", "\n\n".join(text.replace("\n", " ") + "\nEnd." for text in texts))
     assert formats.detect_format(path) == "paragraphs"
-    for layout in ("auto", "sentences", "paragraphs"):
-        make_records(([path], corpus[1]), tmp_path / layout, input_format=layout)
+    made = []
+    for name in ("auto", "sentences", "paragraphs"):
+        make_records(([path], corpus[1]), tmp_path / name, input_format=name)
+        made.append(contents(tmp_path / name, "*.tfrecord"))
+    assert made[0] == made[1] != made[2]
     assert "text: sentences (1 file)\nnote: in 1 file most of the text is on lines of sev" in capsys.readouterr().out
-    auto, sentences, paragraphs = (
-        contents(tmp_path / name, "*.tfrecord") for name in ("auto", "sentences", "paragraphs")
-    )
-    assert auto == sentences != paragraphs
-    documents = list(formats.read_files("reading", [path], VocabularyOptions(input_file=[path], vocab_file="v")))
+    documents = list(formats.read_files("reading", [path], VocabularyOptions([path], "v")))
     assert documents == list(formats.read_documents(path, "paragraphs"))
     assert "note" not in capsys.readouterr().out
 
@@ -83,13 +82,13 @@ def test_the_field_and_the_language_of_the_flags_are_used(tmp_path):
 
 
 def test_text_format_for_a_file_of_rows_is_rejected(corpus, tmp_path):
-    inputs = [parquet(tmp_path, ["One.", "Two."])], corpus[1]
-    names = (*inputs[0], "parquet", "--input_format", "jsonl")
-    assert_rejected(names, make_records, inputs, tmp_path / "out", input_format="jsonl")
+    stored, rows = parquet(tmp_path, ["One.", "Two."]), write_text(tmp_path / "rows", '{"text": "the value"}\n')
     reference = {"algorithm": "reference", "num_shards": 1}
-    names = (*inputs[0], "parquet", "--algorithm=reference", "--algorithm=fast")
-    assert_rejected(names, make_records, inputs, tmp_path / "out", **reference)
-    inputs = [write_text(tmp_path / "rows", '{"text": "the value"}\n')], corpus[1]
-    names = (*inputs[0], "jsonl", "--algorithm=reference", "--input_format=sentences")
-    assert_rejected(names, make_records, inputs, tmp_path / "out", **reference)
-    assert make_records(inputs, tmp_path / "out", input_format="sentences", **reference)["text_tokens"] > 2
+    for path, flags, *names in (
+        (stored, {"input_format": "jsonl"}, "parquet", "--input_format", "jsonl"),
+        (stored, reference, "parquet", "--algorithm=reference", "--algorithm=fast"),
+        (rows, reference, "jsonl", "--algorithm=reference", "--input_format=sentences"),
+    ):
+        assert_rejected((path, *names), make_records, ([path], corpus[1]), tmp_path / "out", **flags)
+    made = make_records(([rows], corpus[1]), tmp_path / "out", input_format="sentences", **reference)
+    assert made["text_tokens"] > 2

@@ -15,18 +15,17 @@ from tests.make import assert_rejected, write_text
 TEXT = "A film to see twice, and “again”."
 
 
-@pytest.mark.parametrize(("document", "is_in"), [
-    ([TEXT], True),
-    (["Before.", "A film to\tsee", "twice,  and “again”.", "After."], True),
-    ([TEXT.replace("film", "fi\ud83dlm")], True),
-    (["One wordAfilmtoseetwice,and“again”.and more"], True),
-    ([TEXT.lower()], False),
-    (["A film to see twice, and “again”"], False),
-    ([], False),
-    (["x" * 19], False),
-])  # fmt: skip
-def test_comparison_ignores_only_white_space(document, is_in):
-    assert ExcludedTexts([TEXT, "another text of twenty characters"]).is_in(document) is is_in
+SAME = [
+    ["Before.", "A film to\tsee", "twice,  and “again”.", "After."],
+    [TEXT.replace("film", "fi\ud83dlm")],
+    ["One wordAfilmtoseetwice,and“again”.and more"],
+]
+DIFFERENT = [[TEXT.lower()], ["A film to see twice, and “again”"], [], ["x" * 19]]
+
+
+def test_comparison_ignores_only_white_space():
+    excluded = ExcludedTexts([TEXT, "another text of twenty characters"])
+    assert [excluded.is_in(document) for document in SAME + DIFFERENT] == [True] * 3 + [False] * 4
 
 
 def test_short_texts_are_counted_and_ignored():
@@ -63,38 +62,30 @@ def test_excluded_documents_are_counted():
 LONG = "twenty characters and more"
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("dev.csv", f'text,label\n"{LONG}",1\n'),
-        ("dev.csv", f"{LONG},1\nanother long text without a header,0\n"),
-        ("dev.tsv", f"id\ttext\n1\t{LONG}\n"),
-        ("dev.jsonl", json.dumps({"a": {"b": [1, LONG]}, "half": "\ud83d"}) + "\n"),
-        ("dev.txt", f"\n{LONG}\n"),
-        ("dev", f"short\n  {LONG}  \n"),
-    ],
-)
+FILES = [
+    ("dev.csv", f'text,label\n"{LONG}",1\n'),
+    ("dev.csv", f"{LONG},1\nanother long text without a header,0\n"),
+    ("dev.tsv", f"id\ttext\n1\t{LONG}\n"),
+    ("dev.jsonl", json.dumps({"a": {"b": [1, LONG]}, "half": "\ud83d"}) + "\n"),
+    ("dev", f"\nshort\n  {LONG}  \n"),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), FILES)
 def test_texts_are_read_from_all_file_formats(name, content, tmp_path):
     zipped = write_text(tmp_path / f"{name}.gz", gzip.compress(content.encode()))
-    for path in (write_text(tmp_path / name, content), zipped):
-        excluded = exclusion.load([path])
+    other, plain = write_text(tmp_path / "a.txt", "b" * 20), write_text(tmp_path / name, content)
+    for path in (plain, zipped, stored_texts.parquet(tmp_path, [LONG, None])):
+        excluded = exclusion.load([other, path])
         assert excluded.is_in([LONG])
+        assert excluded.is_in(["b" * 20])
         assert not excluded.is_in(["another text of more than twenty characters"])
 
 
-def test_texts_are_read_from_parquet(tmp_path):
-    paths = [write_text(tmp_path / "a.txt", "b" * 20), stored_texts.parquet(tmp_path, [LONG, None])]
-    assert exclusion.load(paths).texts == ["b" * 20, "".join(LONG.split())]
-
-
-def test_number_of_excluded_texts_is_printed(tmp_path, capsys):
-    path = write_text(tmp_path / "dev.csv", f"text,label\n{LONG},good\n")
+def test_the_number_of_texts_is_printed_and_files_without_a_usable_text_are_refused(tmp_path, capsys):
+    path, none = write_text(tmp_path / "dev.csv", f"text,label\n{LONG},good\n"), str(tmp_path / "none.csv")
     exclusion.load_described([path])
     assert "any of 1 text (ignoring 3 of fewer than 20 characters)" in capsys.readouterr().out
-
-
-def test_files_without_a_usable_text_are_refused(tmp_path):
-    path, none = (str(tmp_path / name) for name in ("dev.csv", "none.csv"))
     for row, names in (("good,1", (f"--exclude_texts={path}", 20)), ("a,1,2", (path, "line 2", 3, "2: text, label"))):
         write_text(tmp_path / "dev.csv", f"text,label\n{row}\n")
         assert_rejected(names, exclusion.load_described, [path])
