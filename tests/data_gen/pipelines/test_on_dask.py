@@ -31,11 +31,8 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """A folder with text, a vocabulary, and in `one` the records made by one machine."""
     words, rng = [word for word in WORDS if word.isalpha()], random.Random(1)
     for number in range(3):
-        documents = [
-            "".join(" ".join(rng.choices(words, k=rng.randint(3, 20))) + " .\n" for _ in range(rng.randint(2, 12)))
-            for _ in range(300)
-        ]
-        write_text(tmp_path / f"text{number}.txt", "\n".join(documents))
+        lines = [" ".join(rng.choices(words, k=rng.randint(3, 20))) + " .\n" for _ in range(2100)]
+        write_text(tmp_path / f"text{number}.txt", "".join(line + "\n" * (rng.random() < 0.14) for line in lines))
     write_vocab(tmp_path / "vocab.txt")
     command = ["-m", "official_bert_cli", "make-records", "--output_file=one/all.tfrecord"]
     run_python(*command, *FLAGS, folder=tmp_path, check=True)
@@ -82,10 +79,9 @@ def test_a_lost_scheduler_is_reported_and_the_same_command_continues(folder):
         wait_until(lambda: count_blocks(folder) > 5, "some blocks are made")
         cluster.scheduler.kill()
         code, _, errors = ended(command)
-        assert code == 1
         (error,) = errors
         assert_mentions(error, cluster.address)
-        assert error.endswith(dask_cluster.RESUME_HINT)
+        assert (code, error.endswith(dask_cluster.RESUME_HINT)) == (1, True)
         assert count_blocks(folder) > 5
         for worker in cluster.workers:
             worker.kill()
@@ -102,10 +98,9 @@ def test_an_error_in_the_text_is_reported_in_one_line_and_leaves_no_files(folder
     write_text(folder / "text1.txt", b"the cat .\n\xff sat .\n")
     with dask_clusters.dask_cluster(folder, 1) as cluster:
         code, _, errors = ended(cluster.command(*MANY))
-    assert code == 1
     (error,) = errors
     assert_mentions(error, "text1.txt", "line 2")
-    assert not list((folder / "many").iterdir())
+    assert (code, list((folder / "many").iterdir())) == (1, [])
 
 
 def test_a_folder_that_a_worker_cannot_access_is_named(tmp_path):

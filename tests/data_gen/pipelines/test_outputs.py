@@ -17,15 +17,16 @@ from tests.make import assert_rejected, write_text
 
 
 def test_concurrent_runs_on_the_same_output_are_rejected(corpus, tmp_path):
-    several = [str(tmp_path / "other" / "b.tfrecord"), str(tmp_path / "out.tfrecord")]
     (tmp_path / "other").mkdir()
-    with lock_file(str(tmp_path / "out.manifest.json"), "output_file"):
-        for changes in ({}, {"num_shards": 1, "algorithm": "reference", "input_format": "sentences"}):
-            names = ("--output_file", tmp_path / "out.manifest.json", "process")
+    several = [str(tmp_path / "other" / "b.tfrecord"), str(tmp_path / "out.tfrecord")]
+    for file, changes in (
+        ("out.manifest.json", {}),
+        ("out.manifest.json", {"num_shards": 1, "algorithm": "reference", "input_format": "sentences"}),
+        ("out.tfrecord", {"num_shards": 1, "output_file": several}),
+    ):
+        with lock_file(str(tmp_path / file), "output_file"):
+            names = ("--output_file", tmp_path / file, "process")
             assert_rejected(names, make_records, corpus, tmp_path, **changes)
-    with lock_file(str(tmp_path / "out.tfrecord"), "output_file"):
-        names = ("--output_file", tmp_path / "out.tfrecord", "process")
-        assert_rejected(names, make_records, corpus, tmp_path, num_shards=1, output_file=several)
     assert not contents(tmp_path, "*.tfrecord*")
     assert make_records(corpus, tmp_path)["instances"]
     assert not contents(tmp_path, ".*")
@@ -46,37 +47,37 @@ def test_one_output_in_two_spellings_is_refused(short_options, tmp_path):
     assert not (tmp_path / "a.tfrecord").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        ("a.tfrecord", {}),
-        ("a.tfrecord", {"algorithm": "reference"}),
-        ("a.manifest.json", {}),
-        ("a.work/text.txt", {}),
-        ("a-00001-of-00002.tfrecord", {"num_shards": 2}),
-        ("a-00001-of-00002.tfrecord", {"shard_size_mb": 1}),
-        ("a.tfrecord", {"shard_size_mb": 1}),
-    ],
-)
+INPUT_NAMES = [
+    ("a.tfrecord", {}),
+    ("a.tfrecord", {"algorithm": "reference"}),
+    ("a.manifest.json", {}),
+    ("a.work/text.txt", {}),
+    ("a-00001-of-00002.tfrecord", {"num_shards": 2}),
+    ("a-00001-of-00002.tfrecord", {"shard_size_mb": 1}),
+    ("a.tfrecord", {"shard_size_mb": 1}),
+]
+
+
+@pytest.mark.parametrize(("name", "flags"), INPUT_NAMES)
 def test_no_output_and_no_working_folder_destroys_an_input(name, flags, short_texts, short_options, tmp_path):
     flags = {"output_file": [str(tmp_path / "a.tfrecord")], "algorithm": "fast", **flags}
     content = "a-text-of-twenty-characters\n"
     text = write_text(tmp_path / name, content)
-    lists = [{"word_boundaries": text, "do_whole_word_mask": True}]
+    inputs = [{"input_file": [short_texts[0], text]}, {"vocab_file": text}]
+    inputs.append({"word_boundaries": text, "do_whole_word_mask": True})
     if "json" not in name:
-        lists.append({"exclude_texts": [text]})
-    for inputs in ({"input_file": [short_texts[0], text]}, {"vocab_file": text}, *lists):
-        assert_rejected(("--output_file", text, "input"), create_records, short_options(**inputs, **flags))
+        inputs.append({"exclude_texts": [text]})
+    for each in inputs:
+        assert_rejected(("--output_file", text, "input"), create_records, short_options(**each, **flags))
     if name.endswith("tfrecord"):
         write_text(tmp_path / "a.work" / "mine" / "options.json", "{}")  # not of make-records
-        names = ("--output_file", text, "replace")
-        assert_rejected(names, create_records, short_options(input_file=short_texts, **flags))
+        assert_rejected(("--output_file", text, "replace"), create_records, short_options(**flags))
     assert pathlib.Path(text).read_text() == content
     if "work" not in name:
         pathlib.Path(text).unlink()
         pathlib.Path(text).symlink_to(short_texts[1])
         names = ("--output_file", text, "input", short_texts[1])
-        assert_rejected(names, create_records, short_options(input_file=short_texts, **flags))
+        assert_rejected(names, create_records, short_options(**flags))
 
 
 @pytest.mark.parametrize("algorithm", ["reference", "fast"])
@@ -94,18 +95,16 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
     described = manifest.find_shards(paths)
     assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord", "d.tfrecord"]
     assert outputs.describe_outputs(options).startswith(f"records: {', '.join(paths)}\n")
-    findings = verification.verify(VerificationOptions(input_file=paths))
-    assert (findings.problems, findings.files, findings.records) == ([], 4, first["instances"])
-    assert create_records(options) == first
-    assert "already complete" in capsys.readouterr().out
-    path, beside = pathlib.Path(paths[1]), tmp_path / "two" / "b.manifest.json"
+    found = verification.verify(VerificationOptions(input_file=paths))
+    assert (found.problems, found.files, found.records) == ([], 4, first["instances"])
+    path = pathlib.Path(paths[1])
     whole = path.read_bytes()
-    for spoil in (path.unlink, lambda: path.write_bytes(whole[:-1]), lambda: shutil.rmtree(path.parent)):
+    for spoil in (path.exists, path.unlink, lambda: path.write_bytes(whole[:-1]), lambda: shutil.rmtree(path.parent)):
         spoil()
         assert create_records(options) == first
-        assert "already complete" not in capsys.readouterr().out
+        assert ("already complete" in capsys.readouterr().out) == (spoil == path.exists)
         assert path.read_bytes() == whole
-    beside.unlink()
+    path.with_name("b.manifest.json").unlink()
     assert_rejected(("--output_file", paths[1], "replace"), create_records, options)
 
 

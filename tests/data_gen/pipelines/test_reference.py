@@ -4,6 +4,7 @@ import ast
 import gzip
 import os
 import pathlib
+import unittest.mock
 
 import pytest
 import tensorflow as tf
@@ -22,13 +23,9 @@ FLAGS = dict(line.split(" ", 1) for line in (ORIGINAL / "flags.txt").read_text()
 
 def read_records(path: str, compression: str = "") -> list[dict[str, list[float]]]:
     """Reads the records of a file as plain values."""
-    records = []
-    for serialized in tf.data.TFRecordDataset(path, compression).as_numpy_iterator():
-        features = tf.train.Example.FromString(serialized).features.feature
-        records.append({
-            name: list(value.float_list.value or value.int64_list.value) for name, value in features.items()
-        })  # fmt: skip
-    return records
+    serialized = tf.data.TFRecordDataset(path, compression).as_numpy_iterator()
+    records = [tf.train.Example.FromString(each).features.feature.items() for each in serialized]
+    return [{name: list(each.float_list.value or each.int64_list.value) for name, each in record} for record in records]
 
 
 def written(options: RecordOptions) -> list[list[dict[str, list[float]]]]:
@@ -39,13 +36,10 @@ def written(options: RecordOptions) -> list[list[dict[str, list[float]]]]:
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_records_equal_those_of_the_original(name: str, tmp_path: pathlib.Path):
-    settings = (flag.removeprefix("--").split("=") for flag in FLAGS[name].split())
-    options = RecordOptions(
-        input_file=[str(ORIGINAL / "text.txt")], output_file=[str(tmp_path / "out.tfrecord")],
-        vocab_file=str(ORIGINAL / "vocab.txt"), algorithm="reference",
-        **{setting: ast.literal_eval(value) for setting, value in settings},
-    )  # fmt: skip
-    (found,) = written(options)
+    flags = dict(flag.removeprefix("--").split("=") for flag in FLAGS[name].split())
+    paths = [str(ORIGINAL / "text.txt")], [str(tmp_path / "out.tfrecord")], str(ORIGINAL / "vocab.txt")
+    settings = {flag: ast.literal_eval(value) for flag, value in flags.items()}
+    (found,) = written(RecordOptions(*paths, algorithm="reference", **settings))
     expected = read_records(str(ORIGINAL / f"{name}.tfrecord.gz"), "GZIP")
     assert len(found) == len(expected) > 500
     assert found == expected
@@ -74,8 +68,7 @@ def test_change_of_the_text_during_the_run_is_detected(short_texts, short_option
         return corpus
 
     monkeypatch.setattr(documents, "read_corpus", read_and_change)
-    names = (short_texts[0], "changed")
-    assert_rejected(names, one_machine.create_pretraining_data, short_options())
+    assert_rejected((short_texts[0], "changed"), one_machine.create_pretraining_data, short_options())
 
 
 def test_reference_algorithm_recommends_fast_for_compressed_text(short_options, tmp_path):
@@ -84,22 +77,10 @@ def test_reference_algorithm_recommends_fast_for_compressed_text(short_options, 
     assert_rejected((path, "--algorithm=reference", "--algorithm=fast"), one_machine.create_pretraining_data, options)
 
 
-def test_frames_equal_those_of_tensorflow(tmp_path):
-    contents = [b"", b"a", bytes(range(256)) * 20]
-    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as theirs:
-        for content in contents:
-            theirs.write(content)
-    assert (tmp_path / "theirs").read_bytes() == writer.frame_records(contents)
-
-
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(short_options, tmp_path, monkeypatch):
     one_machine.create_pretraining_data(short_options())
     (tmp_path / "b.tfrecord").unlink()
-    before = contents(tmp_path)
-
-    def fail(*_: object) -> None:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(record_codec, "encode", fail)
+    before, error = contents(tmp_path), OSError(28, os.strerror(28))
+    monkeypatch.setattr(record_codec, "encode", unittest.mock.Mock(side_effect=error))
     assert_rejected((tmp_path / "b.tfrecord", os.strerror(28)), one_machine.create_pretraining_data, short_options())
     assert contents(tmp_path) == before

@@ -62,11 +62,10 @@ def test_errors_of_a_task_are_raised_again(corpus, tmp_path):
         workers.grow(1)
         assert_rejected(tmp_path / outputs.OPTIONS, workers.run_tasks, "reading", [{"file": [0]}], "files")
         write_text(tmp_path / outputs.OPTIONS, json.dumps(dataclasses.asdict(options)))
-        with pytest.raises(worker.TextError, match="none.txt"):
-            workers.run_tasks("reading", [{"file": [0]}], "files")
-        assert worker.Worker(str(tmp_path)).describe({"block": [2, 3]}) == "block [2, 3]"
-        with pytest.raises(RuntimeError, match="nothing"):
-            workers.run_tasks("reading", [{"nothing": []}], "files")
+        for task, error, name in (("file", worker.TextError, "none.txt"), ("nothing", RuntimeError, "nothing")):
+            with pytest.raises(error, match=name):
+                workers.run_tasks("reading", [{task: [0]}], "files")
+    assert worker.Worker(str(tmp_path)).describe({"block": [2, 3]}) == "block [2, 3]"
 
 
 @pytest.mark.parametrize(("code", "names"), [
@@ -94,16 +93,15 @@ def test_workers_need_no_tensorflow(corpus):
 
 
 def test_a_large_file_is_shared_and_a_line_or_row_in_it_is_named(corpus, tmp_path, monkeypatch):
-    blank = b"\n" * 5000  # The first and the last part contain no text.
-    padded = write_text(tmp_path / "padded.txt", blank + pathlib.Path(corpus[0][0]).read_bytes() + blank)
+    text, blank = pathlib.Path(corpus[0][0]).read_bytes(), b"\n" * 5000
+    padded = write_text(tmp_path / "padded.txt", blank + text + blank)  # The first and the last part contain no text.
     make_records(([padded], corpus[1]), tmp_path / "whole")
     monkeypatch.setattr(worker, "_PART_BYTES", 2000)
     assert len(formats.find_ranges(corpus[0][0], "sentences", 2000)) > 10
     make_records(([padded], corpus[1]), tmp_path / "parts")
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
-    text = pathlib.Path(corpus[0][0]).read_bytes() + b"\nthe \xe9\n"  # in the last part only
-    path, line = write_text(tmp_path / "text.txt", text), text.count(b"\n")
-    names = (path, f"line {line}", "0xe9", "column 5")
+    path = write_text(tmp_path / "text.txt", text + b"\nthe \xe9\n")  # in the last part only
+    names = (path, f"line {len(text.splitlines()) + 1}", "0xe9", "column 5")
     assert_rejected(names, make_records, ([path], corpus[1]), tmp_path / "bad", input_format="sentences")
     path = parquet(tmp_path, [*["some text. " * 300] * 20, None])
     assert len(formats.find_ranges(path, "parquet", 2000)) > 1

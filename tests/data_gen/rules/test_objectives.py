@@ -31,24 +31,18 @@ def make_config(**changes: object) -> InstanceConfig:
 
 def make_documents(count: int, longest_sentence: int, most_sentences: int = 9) -> Documents:
     """Makes documents whose tokens count up across all of them, so that a token identifies its position."""
-    rng = random.Random(count)
-    documents, token = [], 10
-    for _ in range(count):
-        document = []
-        for _ in range(rng.randint(1, most_sentences)):
-            size = rng.randint(1, longest_sentence)
-            document.append(list(range(token, token + size)))
-            token += size
-        documents.append(document)
-    return documents
+    rng, tokens = random.Random(count), itertools.count(10)
+
+    def make_sentence() -> list[int]:
+        return list(itertools.islice(tokens, rng.randint(1, longest_sentence)))
+
+    return [[make_sentence() for _ in range(rng.randint(1, most_sentences))] for _ in range(count)]
 
 
 def test_fast_full_sentences_equal_those_of_the_reference(tmp_path):
     # Without short targets, long sentences and masks, nothing is random.
     documents, config = make_documents(400, 8), make_config()
-    fast = vectorized_instances.make_instances(
-        make_store(documents, tmp_path), 0, len(documents), config, Random("full")
-    )
+    fast = vectorized_instances.make_instances(make_store(documents, tmp_path), 0, 400, config, Random("full"))
     reference = list(make_full_sentences(documents, config, random.Random(0)))
     assert len(reference) == len(fast.length) > 200
     for row, instance in enumerate(reference):
@@ -73,19 +67,20 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path):
 @pytest.mark.parametrize(("longest_sentence", "most_sentences"), [(40, 4), (4, 20)])
 def test_full_sentences_are_shortened_like_the_reference(longest_sentence, most_sentences, tmp_path):
     documents = make_documents(3000, longest_sentence, most_sentences)
-    config = make_config(short_seq_prob=0.5)
-    store = make_store(documents, tmp_path)
+    config, store = make_config(short_seq_prob=0.5), make_store(documents, tmp_path)
     fast = vectorized_instances.make_instances(store, 0, len(documents), config, Random("short"))
     reference = [each.input_ids for each in make_full_sentences(documents, config, random.Random(0))]
     firsts = np.array([sentence[0] for document in documents for sentence in document])
     lengths, cuts = [], []
-    for ids in (reference, [ids[:length] for ids, length in zip(fast.ids, fast.length, strict=True)]):
-        tokens = np.array([row[1] for row in ids]).astype(int)
-        lengths.append(np.array(list(map(len, ids))))
+    for tokens, length in (
+        (np.array([row[1] for row in reference]), np.array(list(map(len, reference)))),
+        (fast.ids[:, 1].astype(int), fast.length),
+    ):
+        assert length.max() == LENGTH
+        lengths.append(histogram(length, LENGTH))
         cuts.append(histogram(tokens - firsts[np.searchsorted(firsts, tokens, side="right") - 1], 30))
-    assert lengths[0].max() == lengths[1].max() == LENGTH
-    assert_alike(histogram(lengths[0], LENGTH), histogram(lengths[1], LENGTH), "length")
-    assert_alike(cuts[0], cuts[1], "tokens cut in front")
+    assert_alike(*lengths, "length")
+    assert_alike(*cuts, "tokens cut in front")
 
 
 def test_a_last_sentence_of_one_token_is_an_instance():
@@ -104,10 +99,9 @@ def test_records_of_one_segment_are_recorded_verified_and_shown(algorithm, tmp_p
     files = {"input_file": [str(tmp_path / "out.tfrecord")], "vocab_file": vocab}
     assert not verify(VerificationOptions(**files)).problems
     inspect(InspectionOptions(**files))
-    shown = capsys.readouterr().out
-    assert "label of the segments: none (0)" in shown
-    assert f"{summary['predictions']:,}," in shown
-    assert "  kept            100.0 % of these" in shown
+    shown, predictions = capsys.readouterr().out, f"{summary['predictions']:,},"
+    for part in ("label of the segments: none (0)", predictions, "  kept            100.0 % of these"):
+        assert part in shown
 
 
 def test_records_of_one_segment_are_distinguished_from_damaged_pairs():
@@ -115,11 +109,7 @@ def test_records_of_one_segment_are_distinguished_from_damaged_pairs():
     one["segment_ids"] = np.zeros((1, 5), int)
     pair = {**one, "segment_ids": np.array([[0, 0, 0, 1, 1]])}
     pieces = validation.WordPieces({"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4, "a": 7, "b": 8})
-    for batch, one_segment, names in (
-        (one, True, ["valid"]),
-        (pair, False, ["valid"]),
-        (one, False, ("segment 1", 0, 2)),
-        (pair, True, ("segment 1", 2, "one")),
-    ):
-        violation = validation.find_first_violation(batch, pieces, one_segment=one_segment)
-        assert_mentions(violation[1] if violation else "valid", *names)
+    assert validation.find_first_violation(one, pieces, one_segment=True) is None
+    assert validation.find_first_violation(pair, pieces) is None
+    assert_mentions(validation.find_first_violation(one, pieces)[1], "segment 1", 0, 2)
+    assert_mentions(validation.find_first_violation(pair, pieces, one_segment=True)[1], "segment 1", 2, "one")

@@ -39,13 +39,9 @@ def test_chunks_are_split_and_paired_like_the_reference(tmp_path):
     config = make_instance_config(max_seq_length=7, max_predictions_per_seq=0, vocabulary=vocabulary)
     store = make_store(words, tmp_path)
     instances = vectorized_instances.make_instances(store, 0, documents, config, Random("chunks"))
-    used: list[int] = []
-    decisions: list[bool] = []
-    cuts: list[int] = []
-    begins_of_random: list[int] = []
-    for ids, length, first, is_random in zip(
-        instances.ids.tolist(), instances.length, instances.first_length, instances.is_random_next, strict=True
-    ):
+    used, decisions, cuts, begins_of_random = [], [], [], []
+    columns = instances.ids.tolist(), instances.length, instances.first_length, instances.is_random_next
+    for ids, length, first, is_random in zip(*columns, strict=True):
         a, b = ids[1 : first - 1], ids[first : length - 1]
         (document, begin), (other, begin_of_b) = divmod(a[0] - 10, sentences), divmod(b[0] - 10, sentences)
         assert is_random == (document != other)
@@ -105,7 +101,7 @@ def test_reference_and_fast_masking_agree_on_whole_words(corpus):
         assert instance.masked_lm_positions == np.flatnonzero(chosen).tolist() == np.flatnonzero(candidate).tolist()
 
 
-@pytest.mark.parametrize("trials", [0, 1, 5, 63, 64, 65, 130, 1000])
+@pytest.mark.parametrize("trials", [0, 1, 63, 64, 65, 1000])
 def test_fair_binomial_numbers_have_the_mean_and_variance_of_a_fair_coin(trials):
     successes = Random("coin", trials).fair_binomial(np.full(20_000, trials))
     assert 0 <= successes.min() <= successes.max() <= trials
