@@ -62,11 +62,11 @@ def test_end_of_a_single_long_document_is_held_out(prepare, tmp_path, capsys):
         shutil.rmtree(tmp_path / "texts")
 
 
-@pytest.mark.parametrize(
-    ("text", "share"),
-    [(2 * "Short .\n\nA longer document .\n\n", 0.1), ("A longer document .\nShort .\n", 0.5)],
-    ids=["copies of one sentence", "last of two sentences"],
-)
+# Copies of one sentence, and the last of two sentences.
+TEXTS = [(2 * "Short .\n\nA longer document .\n\n", 0.1), ("A longer document .\nShort .\n", 0.5)]
+
+
+@pytest.mark.parametrize(("text", "share"), TEXTS)
 def test_some_text_is_held_out_and_some_is_kept(text, share, prepare, tmp_path):
     path = make.write_text(tmp_path / "text.txt", text)
     _, held, kept = prepare(path, records.HELDOUT, records.DOMAIN, heldout_share=share)
@@ -93,8 +93,8 @@ def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(p
     facts, held, mixed = prepare(text, records.GENERAL_HELDOUT, records.GENERAL, **changes)
     assert 0.2 <= facts.general_share < 0.21
     assert held
-    assert not held & mixed
-    assert shared not in held | mixed
+    assert not held & (mixed | {shared})
+    assert shared not in mixed
     output = capsys.readouterr().out
     assert "also in --input_file: 1 document" in output
     assert "too little text" not in output
@@ -120,13 +120,12 @@ def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(prepare, 
     text = write_text(tmp_path / "text.txt", documents=30)
     lines = [f"number {number} is a sentence of other text .\nthe end .\n\n" for number in range(20)]
     general = make.write_text(tmp_path / "general.txt", "".join(lines))
-    of_domain = min(list_documents(text))
-    held_out = f"number 7 is a sentence of other text .\n{' '.join(of_domain.split())}\n"
-    changes = {"exclude_texts": [make.write_text(tmp_path / "dev.txt", held_out)]}
-    changes |= {"heldout_share": 0.2, "general_file": [general], "general_share": 0.5}
+    domain = min(list_documents(text))
+    excluded = f"number 7 is a sentence of other text .\n{' '.join(domain.split())}\n"
+    changes = {"exclude_texts": [make.write_text(tmp_path / "dev.txt", excluded)], "heldout_share": 0.2}
     names = (records.HELDOUT, records.DOMAIN, records.GENERAL, records.GENERAL_HELDOUT)
-    left = set.union(*prepare(text, *names, **changes)[1:])
-    assert list_documents(text) - left == {of_domain}
+    left = set.union(*prepare(text, *names, **changes, general_file=[general], general_share=0.5)[1:])
+    assert list_documents(text) - left == {domain}
     assert not any("number 7 " in document for document in left)
     output = capsys.readouterr().out
     assert output.count("left out because of --exclude_texts: 1 document") == 2
@@ -141,17 +140,18 @@ def test_records_have_the_options_and_the_accents_of_the_model(prepare, source, 
     options = make_options(source, text, tmp_path, word_boundaries=boundaries, **settings)
     own.write(open_model(str(source), LoadOverrides(strip_accents=False, replace=True)), str(tmp_path / "initial"))
     made = records.make_records(options, str(tmp_path), "initial", 2)
-    texts = {"input_file": "domain.txt general.txt", "eval_input_file": "heldout.txt"}
-    for option, names in {**texts, "general_eval_file": "general_heldout.txt"}.items():
+    settings |= {"sentence_objective": "none", "strip_accents": False}
+    settings["input_format"] = "sentences"  # A sentence may look like a row of another format.
+    for option, passes, *names in (
+        ("input_file", 2, "domain.txt", "general.txt"),
+        ("eval_input_file", 3, "heldout.txt"),
+        ("general_eval_file", 3, "general_heldout.txt"),
+    ):
         (path,) = made[option]
-        manifest = json.loads(pathlib.Path(path.replace(".tfrecord", ".manifest.json")).read_text())
-        flags = manifest["source"]["flags"]
-        assert flags["word_boundaries"].startswith("sha256: ")
-        passes = 2 if option == "input_file" else 3
-        expected = {**settings, "dupe_factor": passes, "sentence_objective": "none", "strip_accents": False}
-        expected["input_format"] = "sentences"  # A sentence may look like a row of another format.
-        assert {name: flags[name] for name in expected} == expected
-        assert [each["file"] for each in manifest["source"]["inputs"]] == names.split()
+        manifest = json.loads(pathlib.Path(path.replace(".tfrecord", ".manifest.json")).read_text())["source"]
+        assert manifest["flags"]["word_boundaries"].startswith("sha256: ")
+        assert manifest["flags"].items() >= {**settings, "dupe_factor": passes}.items()
+        assert [each["file"] for each in manifest["inputs"]] == names
 
 
 def test_markers_among_the_new_words_are_tokens_of_the_records(prepare, source, tmp_path):
@@ -166,24 +166,21 @@ def test_markers_among_the_new_words_are_tokens_of_the_records(prepare, source, 
     assert grown.tokenizer.vocab["<user>"] in ids
 
 
-def test_words_that_save_most_tokens_come_first():
-    counts = {"catdog": 10, "running": 6, "sunny": 5, "cat": 100, "rare": 4, "x" * 201: 99}
+# Counts of words, the tokens that the proposed words save, and the pieces of the first one.
+PROPOSALS = [
+    ({"catdog": 10, "sunny": 5, "cat": 100, "rare": 4, "x" * 201: 99}, "catdog 30 sunny 10", "cat ##d ##o ##g"),
+    # After "unaffable" is added, "unaffables" saves only one token.
+    ({"unaffable": 50, "unaffables": 20, "playing": 25}, "unaffable 100 playing 25 unaffables 20", "un ##aff ##able"),
+    ({"日": 5}, "日 5", "[UNK]"),
+]
+
+
+@pytest.mark.parametrize(("counts", "saved", "pieces"), PROPOSALS)
+def test_words_that_save_most_tokens_come_first(counts, saved, pieces):
     proposals = words.propose_words(VOCAB, counts, 10)
-    # A word outside the vocabulary is split into single letters (c ##a ##t). Merging cat ##d ##o ##g saves 3 tokens.
-    assert [(each.word, each.saved) for each in proposals] == [("catdog", 30), ("running", 24), ("sunny", 10)]
-    assert proposals[0].pieces == ["cat", "##d", "##o", "##g"]
-    assert [each.word for each in words.propose_words(VOCAB, counts, 1)] == ["catdog"]
-
-
-def test_tokens_saved_by_an_earlier_word_are_counted_once():
-    # un ##aff ##able, then un ##aff ##able ##s: after the first word is added, the second saves only one token.
-    proposals = words.propose_words(VOCAB, {"unaffable": 50, "unaffables": 20, "playing": 25}, 3)
-    assert [(each.word, each.saved) for each in proposals] == [("unaffable", 100), ("playing", 25), ("unaffables", 20)]
-
-
-def test_unknown_word_saves_one_token():
-    (proposal,) = words.propose_words(VOCAB, {"日": 5}, 3)
-    assert (proposal.word, proposal.pieces, proposal.saved) == ("日", ["[UNK]"], 5)
+    assert " ".join(f"{each.word} {each.saved}" for each in proposals) == saved
+    assert proposals[0].pieces == pieces.split()
+    assert words.propose_words(VOCAB, counts, 1) == proposals[:1]
 
 
 def test_the_first_hundreds_of_proposed_words_have_their_share_of_the_tokens():
@@ -213,9 +210,9 @@ def test_tokens_are_estimated_for_the_whole_text_if_only_a_sample_is_counted(sou
     (tmp_path / "texts" / "domain.txt").write_text("cat\n" * 400 + "\n".join("abcdefgh"))
     options = make_options(source, "text.txt", tmp_path / "model", new_words=3)
     words.make_initial_model(options, words.read_checkpoint(options)[0], [], str(tmp_path))
-    assert json.loads((tmp_path / "words.json").read_text())["tokens"] == pytest.approx(408, rel=0.05)
     assert "--new_words is 3, but only 0 words can be added" in capsys.readouterr().out
-    assert json.loads((tmp_path / "words.json").read_text())["has_masked_lm"]
+    facts = json.loads((tmp_path / "words.json").read_text())
+    assert (facts["tokens"], facts["has_masked_lm"]) == (pytest.approx(408, rel=0.05), True)
 
 
 def test_a_text_without_words_is_rejected_and_replaced_pieces_and_heads_are_reported(source, tmp_path, capsys):

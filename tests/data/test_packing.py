@@ -25,13 +25,9 @@ def split_records(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
             np.testing.assert_array_equal(tokens, start + np.arange(len(tokens)))
             np.testing.assert_array_equal(batch["position_ids"][row, tokens], np.arange(len(tokens)))
             own = is_prediction & (record_ids[positions] == number)
-            values = (
-                batch["input_ids"][row, tokens],
-                batch["segment_ids"][row, tokens],
-                positions[own] - start,
-                batch["masked_lm_ids"][row, own],
-                batch["next_sentence_labels"][row, [number - 1]],
-            )
+            values = [batch[name][row, tokens] for name in ("input_ids", "segment_ids")]
+            values += [positions[own] - start, batch["masked_lm_ids"][row, own]]
+            values.append(batch["next_sentence_labels"][row, [number - 1]])
             records.append(tuple(np.asarray(each, np.int32).tobytes() for each in values))
     return records
 
@@ -39,17 +35,17 @@ def split_records(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
 def random_batch(size: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
     lengths = rng.integers(3, LENGTH + 1, (size, 1))
-    position = np.arange(LENGTH)
-    counts = rng.integers(0, LIMIT + 1, (size, 1)).clip(0, lengths)
-    exists = np.arange(LIMIT) < counts
-    return {
-        "input_ids": np.where(position < lengths, rng.integers(1, 99, (size, LENGTH)), 0).astype(np.int32),
-        "input_mask": (position < lengths).astype(np.int32),
-        "segment_ids": ((position < lengths) & (position > 1)).astype(np.int32),
-        "masked_lm_positions": np.where(exists, np.sort(rng.integers(0, lengths, (size, LIMIT))), 0).astype(np.int32),
-        "masked_lm_ids": np.where(exists, rng.integers(1, 99, (size, LIMIT)), 0).astype(np.int32),
-        "masked_lm_weights": exists.astype(np.float32),
-        "next_sentence_labels": rng.integers(0, 2, (size, 1)).astype(np.int32),
+    mask, exists = np.arange(LENGTH) < lengths, np.arange(LIMIT) < rng.integers(0, LIMIT + 1, (size, 1))
+    values = {
+        "input_ids": rng.integers(1, 99, (size, LENGTH)) * mask,
+        "input_mask": mask,
+        "segment_ids": mask & (np.arange(LENGTH) > 1),
+        "masked_lm_positions": np.sort(rng.integers(0, lengths, (size, LIMIT))) * exists,
+        "masked_lm_ids": rng.integers(1, 99, (size, LIMIT)) * exists,
+        "next_sentence_labels": rng.integers(0, 2, (size, 1)),
+    }
+    return {name: value.astype(np.int32) for name, value in values.items()} | {
+        "masked_lm_weights": exists.astype(np.float32)
     }
 
 
@@ -63,14 +59,9 @@ def test_every_record_is_packed_once_for_any_shape(monkeypatch, replicas, rows):
     packed = packing.pack({name: tf.constant(value) for name, value in plain.items()}, shapes)
     assert {value.shape[:2] for value in packed.values()} == {(replicas * parts, rows)}
     in_rows = {name: value.numpy().reshape((-1, *value.shape[2:])) for name, value in packed.items()}
-    one_record_each = {
-        **plain,
-        "record_ids": plain["input_mask"],
-        "record_starts": np.zeros([size, 1], int),
-        "position_ids": np.tile(np.arange(LENGTH), (size, 1)),
-        "next_sentence_weights": np.ones([size, 1]),
-    }
-    assert sorted(split_records(in_rows)) == sorted(split_records(one_record_each))
+    one_each = {**plain, "record_ids": plain["input_mask"], "record_starts": np.zeros([size, 1], int)}
+    one_each |= {"position_ids": np.tile(range(LENGTH), (size, 1)), "next_sentence_weights": np.ones([size, 1])}
+    assert sorted(split_records(in_rows)) == sorted(split_records(one_each))
     # Parts are filled one after the other, equally on all replicas.
     by_replica = in_rows["input_mask"].any(axis=1).reshape(replicas, parts, rows).sum(axis=2)
     used = by_replica.sum()
@@ -97,21 +88,17 @@ def test_records_fill_the_fullest_row_that_has_room_for_tokens_and_predictions()
     row, start, first_prediction, number = packing._assign_rows(lengths_batch([4, 10, 16, 6, 12, 0, 2]))
     assert row.numpy().tolist() == [1, 2, 0, 2, 1, -1, 3]
     assert start.numpy().tolist()[:5] == [12, 0, 0, 10, 0]
-    assert first_prediction.numpy().tolist()[:5] == [1, 0, 0, 1, 0]
-    assert number.numpy().tolist()[:5] == [1, 0, 0, 1, 0]
+    assert first_prediction.numpy().tolist()[:5] == number.numpy().tolist()[:5] == [1, 0, 0, 1, 0]
     assert int(packing.count_rows(lengths_batch([8, 8, 8, 8]))) == 2
     assert int(packing.count_rows(lengths_batch([8, 8, 8, 8], predictions=LIMIT // 2 + 1))) == 4
 
 
 def test_the_packing_with_the_least_computation_is_chosen():
-    for lengths, replicas, expected in (
-        ([20] * 10, 1, {"micro_batches": 2, "typical_micro_batches": 1, "rows": 20}),
-        ([20] * 10, 2, {"micro_batches": 4, "typical_micro_batches": 2, "rows": 5}),
-        ([32] * 10, 1, {"micro_batches": 1, "typical_micro_batches": 1, "rows": 32}),  # full records cannot be packed
-    ):
-        found = packing.choose_packing(lengths, 32, replicas, replicas)
-        assert found == Packing(batch_size=32, replicas=replicas, **expected)
-        assert found.typical_rows == lengths[0]
+    # Numbers of parts, typical parts and rows. Full records cannot be packed.
+    for length, replicas, *shape in ((20, 1, 2, 1, 20), (20, 2, 4, 2, 5), (32, 1, 1, 1, 32)):
+        found = packing.choose_packing([length] * 10, 32, replicas, replicas)
+        assert [found.micro_batches, found.typical_micro_batches, found.rows] == shape
+        assert (found.batch_size, found.replicas, found.typical_rows) == (32, replicas, length)
     # Sixteen groups of records need 16 times the rows, plus some margin for their variation, which grows by only 4: an
     # extra part costs as much as all the others.
     varied = packing.choose_packing([90, 110] * 10, 4096, 1, 1)

@@ -41,13 +41,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
 def short_texts(tmp_path: pathlib.Path) -> list[str]:
     """Three files of short nonsense documents from a seeded generator."""
     rng = random.Random(7)
-    paths = []
-    for number in range(3):
-        lines = []
-        for _ in range(6):
-            lines += [" ".join(rng.choices(_WORDS, k=rng.randint(1, 9))) + "." for _ in range(rng.randint(1, 7))] + [""]
-        paths.append(write_text(tmp_path / f"text{number}.txt", "\n".join(lines)))
-    return paths
+
+    def make_document() -> str:
+        return "".join(" ".join(rng.choices(_WORDS, k=rng.randint(1, 9))) + ".\n" for _ in range(rng.randint(1, 7)))
+
+    texts = ["\n".join(make_document() for _ in range(6)) for _ in range(3)]
+    return [write_text(tmp_path / f"text{number}.txt", text) for number, text in enumerate(texts)]
 
 
 @pytest.fixture

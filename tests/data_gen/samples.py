@@ -39,6 +39,13 @@ def make_options(corpus: Corpus, folder: pathlib.Path, **changes: Any) -> Record
     return RecordOptions(**{**paths, **sizes, "dupe_factor": 2, "num_shards": 3, "num_workers": 1, **changes})
 
 
+def make_command(options: RecordOptions) -> list[str]:
+    """Returns the command that makes records with these options."""
+    files = [f"--input_file={','.join(options.input_file)}", f"--output_file={options.output_file[0]}"]
+    names = "vocab_file max_seq_length max_predictions_per_seq dupe_factor num_shards block_tokens".split()
+    return ["make-records", *files, *(f"--{name}={getattr(options, name)}" for name in names)]
+
+
 def make_records(corpus: Corpus, folder: pathlib.Path, **changes: Any) -> dict[str, int]:
     """Makes records and returns their statistics."""
     return create_records(make_options(corpus, folder, **changes))
@@ -57,11 +64,9 @@ def parse_records(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def make_instance_config(**changes: Any) -> InstanceConfig:
-    values = {
-        "max_seq_length": 16, "max_predictions_per_seq": 3, "masked_lm_prob": 0.15, "short_seq_prob": 0.0,
-        "do_whole_word_mask": False, "cls": 2, "sep": 3, **changes,
-    }  # fmt: skip
-    return InstanceConfig(**values)
+    sizes = {"max_seq_length": 16, "max_predictions_per_seq": 3, "cls": 2, "sep": 3}
+    shares = {"masked_lm_prob": 0.15, "short_seq_prob": 0.0, "do_whole_word_mask": False}
+    return InstanceConfig(**{**sizes, **shares, **changes})
 
 
 def make_store(documents: list[list[list[int]]], folder: pathlib.Path, dtype: str = "<u4") -> token_store.TokenStore:
@@ -86,11 +91,9 @@ def assert_alike(one: np.ndarray, two: np.ndarray, what: str, clusters: float = 
 
     If values come in clusters that share one random draw, the statistic grows by up to the cluster size.
     """
-    kept = one + two >= 20
-    one = np.append(one[kept], one[~kept].sum()).astype(float)
-    two = np.append(two[kept], two[~kept].sum()).astype(float)
-    kept = one + two > 0
-    one, two = one[kept], two[kept]
+    rare = one + two < 20
+    one, two = (np.append(each[~rare], each[rare].sum()).astype(float) for each in (one, two))
+    one, two = one[one + two > 0], two[one + two > 0]
     scale = math.sqrt(two.sum() / one.sum())
     statistic = ((one * scale - two / scale) ** 2 / (one + two)).sum() / clusters
     freedom = len(one) - 1

@@ -31,31 +31,22 @@ def test_only_handlers_that_can_be_restored_are_replaced(monkeypatch):
     changes = []
     monkeypatch.setattr(signal, "signal", lambda *change: changes.append(change))
 
-    def run(before):
+    def count_changes(before):
         monkeypatch.setattr(signal, "getsignal", lambda _: before)
         with print_if_stopped("a hint"):
-            pass
+            return len(changes)
 
-    for before in (None, signal.SIG_IGN):
-        run(before)
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        threads.submit(run, signal.SIG_DFL).result()
-    assert not changes
-    run(signal.SIG_DFL)
+        assert threads.submit(count_changes, signal.SIG_DFL).result() == 0
+    assert [count_changes(before) for before in (None, signal.SIG_IGN, signal.SIG_DFL)] == [0, 0, 1]
     assert len(changes) == 2
 
 
 def test_script_writes_records_and_prints_a_summary(short_texts, vocab_file, tmp_path):
     """It runs as a file from another folder, as for users of the original."""
-    files = [
-        f"--input_file={tmp_path}/text*.txt",
-        f"--output_file={tmp_path}/out.tfrecord",
-        f"--vocab_file={vocab_file}",
-    ]
-    sizes = ["--max_seq_length=24", "--max_predictions_per_seq=2", "--dupe_factor=2"]
-    script = ROOT / "data_gen" / "create_pretraining_data.py"
-    done = run_python(script, *files, *sizes, folder=tmp_path, environment={"PYTHONPATH": None})
-    assert done.returncode == 0, done.stderr
+    flags = f"--input_file=text*.txt --output_file=out.tfrecord --vocab_file={vocab_file} --max_seq_length=24"
+    command = [ROOT / "data_gen" / "create_pretraining_data.py", *flags.split(), "--max_predictions_per_seq=2"]
+    done = run_python(*command, folder=tmp_path, environment={"PYTHONPATH": None}, check=True)
     for line in ("documents", "instances", "random segments", "predictions", "padding", "[UNK]"):
         assert line in done.stdout
     assert "--max_predictions_per_seq=4" in done.stderr

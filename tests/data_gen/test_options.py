@@ -26,16 +26,15 @@ def test_bad_options_are_refused(changes, names, short_options):
 def test_number_of_predictions_that_does_not_fit_the_length_gives_a_warning(count, is_warned, short_options, capsys):
     preparation.prepare_inputs(short_options(max_predictions_per_seq=count))
     warning = capsys.readouterr().err
-    assert (f"--max_predictions_per_seq is {count}," in warning) == is_warned
-    assert ("--max_predictions_per_seq=4" in warning) == is_warned
+    parts = (f"--max_predictions_per_seq is {count},", "--max_predictions_per_seq=4")
+    assert [part in warning for part in parts] == [is_warned] * 2
 
 
 def test_a_file_without_added_tokens_is_refused(short_options, tmp_path):
-    hugging_face = write_rows(
-        tmp_path / "tokenizer_config.json", [{"added_tokens_decoder": {"5": {"content": "[E1]"}}}]
+    path = write_rows(tmp_path / "tokenizer_config.json", [{"added_tokens_decoder": {"5": {"content": "[E1]"}}}])
+    assert_rejected(
+        (f"--added_tokens_file={path}", "added_tokens"), create_records, short_options(added_tokens_file=path)
     )
-    names = (f"--added_tokens_file={hugging_face}", "added_tokens")
-    assert_rejected(names, create_records, short_options(added_tokens_file=hugging_face))
 
 
 def test_dupe_factor_is_ten_or_one_for_dynamic_masking():

@@ -10,34 +10,29 @@ from official_bert.tokenization import exact
 from official_bert.tokenization.casing import UNCASED, detect_lower_case
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab, parse_vocab
 from tests.conftest import WORDS
-from tests.make import assert_rejected, tiny_config
+from tests.make import assert_mentions, assert_rejected, tiny_config
 from tests.tokenization.test_exact import CASED
 
-
-def test_no_released_uncased_vocabulary_has_an_accent(test_data):
-    for path in (test_data / "vocab").iterdir():
-        assert casings.has_accents(path.read_text()) == ("-cased" in path.name), path.name
-    assert casings.has_accents("caf\u00e9")
+RELEASED = {"uncased": (True, "a"), "cased": (False, "A"), "chinese": (None, "")}
+RELEASED |= {f"multilingual-{name}": RELEASED[name] for name in ("uncased", "cased")}
 
 
-@pytest.mark.parametrize(
-    ("name", "is_uncased", "piece"),
-    [
-        ("uncased", True, "a"), ("cased", False, "A"), ("chinese", None, ""), ("multilingual-cased", False, "A"),
-        ("multilingual-uncased", True, "a"),
-    ],
-)  # fmt: skip
-def test_released_vocabularies_show_their_casing(test_data, name, is_uncased, piece):
-    vocab = load_vocab(str(test_data / "vocab" / f"bert-base-{name}-vocab.txt"))
+@pytest.mark.parametrize("name", RELEASED)
+def test_released_vocabularies_show_their_casing(test_data, name):
+    path, (is_uncased, piece) = test_data / "vocab" / f"bert-base-{name}-vocab.txt", RELEASED[name]
+    vocab = load_vocab(str(path))
     assert detect_lower_case(vocab)[0] is is_uncased
+    assert casings.has_accents(path.read_text()) == (is_uncased is False)
     assert casings.infer_casing(vocab, None) == (CASED if is_uncased is False else UNCASED)
     for lower in (True, False):
         problem = casings.describe_contradiction(vocab, lower, "vocab.txt", "pass")
         assert (problem is None) == (is_uncased in (None, lower))
         if problem:
-            assert "vocab.txt" in problem
-            assert repr(piece) in problem
-            assert f"--do_lower_case={str(not lower).lower()}" in problem
+            assert_mentions(problem, "vocab.txt", repr(piece), f"--do_lower_case={str(not lower).lower()}")
+
+
+def test_composed_letters_have_accents():
+    assert casings.has_accents("caf\u00e9")
 
 
 PIECES = [
@@ -75,11 +70,9 @@ def test_keras_models_use_the_casing_of_their_vocabulary(monkeypatch):
 @pytest.mark.parametrize(("words", "casing_argument"), [(["The", "And"], True), (["the", "and"], False)])
 def test_keras_constructors_reject_a_casing_that_contradicts_the_vocabulary(words, casing_argument):
     vocab = "\n".join([*SPECIAL_TOKENS, *words]) + "\n"
-    for build in (
-        lambda **casing: official_bert.TextEncoder(tiny_config(vocab_size=7), vocab, **casing),
-        lambda **casing: Preprocessor(vocab, **casing),
-    ):
-        assert_rejected(("do_lower_case", casing_argument, repr(words[0])), build, do_lower_case=casing_argument)
+    names = ("do_lower_case", casing_argument, repr(words[0]))
+    assert_rejected(names, official_bert.TextEncoder, tiny_config(vocab_size=7), vocab, do_lower_case=casing_argument)
+    assert_rejected(names, Preprocessor, vocab, do_lower_case=casing_argument)
 
 
 def test_keras_models_accept_a_contradicting_casing_from_a_file(tmp_path):
@@ -88,5 +81,5 @@ def test_keras_models_accept_a_contradicting_casing_from_a_file(tmp_path):
     assert Preprocessor.from_config(model.preprocessor.get_config()).get_config()["do_lower_case"] is True
     model.save(str(tmp_path / "model.keras"))
     model.save_checkpoint(str(tmp_path / "model"))
-    assert official_bert.TextEncoder.load(str(tmp_path / "model.keras")).casing == UNCASED
-    assert official_bert.TextEncoder.from_checkpoint(str(tmp_path / "model")).casing == UNCASED
+    loaded = official_bert.TextEncoder.load(str(tmp_path / "model.keras"))
+    assert loaded.casing == official_bert.TextEncoder.from_checkpoint(str(tmp_path / "model")).casing == UNCASED

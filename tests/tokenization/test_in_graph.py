@@ -98,12 +98,10 @@ NO_CHARACTERS = [b"\xe2\x82", b"\xf0\x9f", b"\xff", b"\x80", b"\xed\xa0\x80", b"
 BYTES = st.lists(st.sampled_from([*CHARACTERS, *NO_CHARACTERS]), max_size=8).map(b"".join)
 
 
-@given(
-    st.lists(
-        st.one_of(test_fast.TRICKY_TEXTS, test_fast.ANY_TEXTS, test_fast.LONG_WORDS, SPECIAL_TEXTS, BYTES), max_size=8
-    ),
-    st.sampled_from(CASINGS),
-)
+ANY_TEXTS = st.one_of(test_fast.TRICKY_TEXTS, test_fast.ANY_TEXTS, test_fast.LONG_WORDS, SPECIAL_TEXTS, BYTES)
+
+
+@given(st.lists(ANY_TEXTS, max_size=8), st.sampled_from(CASINGS))
 @settings(max_examples=200)
 def test_any_texts_and_bytes_are_tokenized_exactly(texts, casing):
     assert_exact(alphabet(casing), texts)

@@ -31,17 +31,13 @@ def test_lengths_equal_those_after_removing_single_tokens():
 
 
 def test_random_truncation_takes_the_steps_of_the_original_in_linear_time():
-    def truncate_seq_pair(a: list[int], b: list[int], max_tokens: int, rng: random.Random) -> None:
-        while len(a) + len(b) > max_tokens:
-            longer = a if len(a) > len(b) else b
-            longer.pop(0 if rng.random() < 0.5 else -1)
-
     for seed in range(30):
-        sizes = random.Random(seed).choices(range(40), k=2)
-        expected, found = [[list(range(size)) for size in sizes] for _ in range(2)]
-        truncate_seq_pair(expected[0], expected[1], 20, random.Random(seed))
-        truncation.truncate_pair_at_random_ends(found[0], found[1], 20, random.Random(seed))
-        assert found == expected
+        rng, sizes = random.Random(seed), random.Random(seed).choices(range(40), k=2)
+        (a, b), found = ([list(range(size)) for size in sizes] for _ in range(2))
+        while len(a) + len(b) > 20:
+            (a if len(a) > len(b) else b).pop(0 if rng.random() < 0.5 else -1)
+        truncation.truncate_pair_at_random_ends(*found, 20, random.Random(seed))
+        assert found == [a, b]
     # With quadratic run time, this list would take an hour.
     long = list(range(3_000_000))
     truncation.truncate_pair_at_random_ends(long, [], 125, random.Random(0))
@@ -49,10 +45,8 @@ def test_random_truncation_takes_the_steps_of_the_original_in_linear_time():
 
 
 def test_windows_follow_the_stride_and_end_with_the_text():
-    assert find_spans(10, 6, 2) == [(0, 6), (2, 8), (4, 10)]
-    assert find_spans(10, 6, 100) == [(0, 6), (6, 10)]
-    assert find_spans(6, 6, 2) == [(0, 6)]
-    assert find_spans(0, 6, 2) == [(0, 0)]
+    found = [find_spans(num_tokens, 6, stride) for num_tokens, stride in ((10, 2), (10, 100), (6, 2), (0, 2))]
+    assert found == [[(0, 6), (2, 8), (4, 10)], [(0, 6), (6, 10)], [(0, 6)], [(0, 0)]]
 
 
 def test_windows_and_the_choice_of_context_are_the_same_in_a_graph():
@@ -73,10 +67,8 @@ def test_windows_and_the_choice_of_context_are_the_same_in_a_graph():
 
 
 def test_word_windows_contain_whole_words():
-    # Words of 2, 1, 3 and 2 tokens.
-    assert truncation.build_word_windows([0, 2, 3, 6, 8], 5, 3) == [(0, 2), (2, 4)]
-    assert truncation.build_word_windows([0, 2, 3, 6, 8], 5, 2) == [(0, 2), (1, 3), (3, 4)]
-    assert truncation.build_word_windows([0, 2, 3, 6, 8], 5, 100) == [(0, 2), (2, 4)]  # no word is left out
+    found = [truncation.build_word_windows([0, 2, 3, 6, 8], 5, stride) for stride in (3, 2, 100)]
+    assert found == [[(0, 2), (2, 4)], [(0, 2), (1, 3), (3, 4)], [(0, 2), (2, 4)]]  # words of 2, 1, 3 and 2 tokens
     assert truncation.build_word_windows([0], 5, 3) == [(0, 0)]
 
 

@@ -2,14 +2,10 @@
 
 import pathlib
 import re
-import subprocess
-import sys
-
-import pytest
 
 from data_gen.inspection.overview import inspect
 from data_gen.options import InspectionOptions
-from tests.conftest import ROOT, WORDS
+from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import DOG, THE, UNMASKED, good, keep_tokens, write
 from tests.make import assert_rejected, flip_bits, write_manifest, write_text, write_vocab
 
@@ -139,15 +135,3 @@ def test_a_report_over_an_input_or_in_a_missing_folder_is_refused(vocab_file, tm
     assert_rejected("/proc/none", inspect, InspectionOptions([path], vocab_file, report="/proc/none/report.html"))
     assert capsys.readouterr().out == ""
     assert pathlib.Path(path).read_bytes() == before
-    assert_rejected(("--num_records", -1, 0), InspectionOptions, [path], vocab_file, num_records=-1)
-
-
-@pytest.mark.slow
-def test_closed_output_pipe_ends_the_command_silently(vocab_file, tmp_path):
-    path = write(tmp_path / "x", [good()] * 2000)
-    flags = f"--input_file={path} --vocab_file={vocab_file} --num_records=2000 --report={tmp_path / 'report.html'}"
-    command = f"{sys.executable} -m official_bert_cli inspect-records {flags} | head -1"
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == f"{path}, record 0 (from 0)\n"
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipe" not in done.stderr

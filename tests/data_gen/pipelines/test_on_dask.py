@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import random
 from unittest import mock
 
 import pytest
@@ -13,34 +12,24 @@ from data_gen.pipelines.worker import TextError
 from official_bert.errors import UserError
 from official_bert.utils import dask_cluster
 from tests import dask_clusters
-from tests.conftest import WORDS, slow_after
+from tests.conftest import slow_after
 from tests.dask_clusters import OneProcess, ended, wait_until
-from tests.data_gen.samples import contents, make_options, make_records
-from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_text, write_vocab
+from tests.data_gen.samples import contents, make_command, make_options, make_records
+from tests.make import assert_mentions, assert_rejected, refusal, write_text
 
 ADDRESS = "tcp://127.0.0.1:8786"
-FLAGS = [
-    "--input_file=text*.txt", "--vocab_file=vocab.txt", "--dupe_factor=12", "--max_seq_length=32", "--num_shards=5",
-    "--max_predictions_per_seq=5", "--block_tokens=4000",
-]  # fmt: skip
-MANY = ["make-records", "--output_file=many/all.tfrecord", *FLAGS]
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with text, a vocabulary, and in `one` the records made by one machine."""
-    words, rng = [word for word in WORDS if word.isalpha()], random.Random(1)
-    for number in range(3):
-        lines = [" ".join(rng.choices(words, k=rng.randint(3, 20))) + " .\n" for _ in range(2100)]
-        write_text(tmp_path / f"text{number}.txt", "".join(line + "\n" * (rng.random() < 0.14) for line in lines))
-    write_vocab(tmp_path / "vocab.txt")
-    command = ["-m", "official_bert_cli", "make-records", "--output_file=one/all.tfrecord"]
-    run_python(*command, *FLAGS, folder=tmp_path, check=True)
-    return tmp_path
+def many(corpus, tmp_path) -> list[str]:
+    """The command that makes the records in `many`, after one machine has made the same records in `one`."""
+    flags = {"dupe_factor": 20, "block_tokens": 1500}
+    make_records(corpus, tmp_path / "one", **flags)
+    return make_command(make_options(corpus, tmp_path / "many", **flags))
 
 
 def count_blocks(folder: pathlib.Path) -> int:
-    return len(list(folder.glob("many/all.work/*/spooled-*")))
+    return len(list(folder.glob("many/out.work/*/spooled-*")))
 
 
 @pytest.mark.parametrize("changes", slow_after(1, [
@@ -61,46 +50,45 @@ def test_tasks_that_run_twice_do_not_change_records(corpus, changes, tmp_path, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("namespaces", [False, True], ids=["loopback", "network namespaces"])
-def test_losing_and_adding_workers_does_not_change_records(folder, namespaces):
-    with dask_clusters.dask_cluster(folder, 3, namespaces) as cluster:
-        command = cluster.command(*MANY)
-        wait_until(lambda: count_blocks(folder) > 5, "some blocks are made")
-        cluster.one_worker_lost_one_added(lambda: count_blocks(folder))
-        assert not (folder / "many" / "all.manifest.json").exists()
+def test_losing_and_adding_workers_does_not_change_records(many, namespaces, tmp_path):
+    with dask_clusters.dask_cluster(tmp_path, 3, namespaces) as cluster:
+        command = cluster.command(*many)
+        wait_until(lambda: count_blocks(tmp_path) > 5, "some blocks are made")
+        cluster.one_worker_lost_one_added(lambda: count_blocks(tmp_path))
+        assert not (tmp_path / "many" / "out.manifest.json").exists()
         code, out, errors = ended(command)
     assert (code, errors) == (0, []), "\n".join([out, *errors])
-    assert contents(folder / "many") == contents(folder / "one")
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
 
 
 @pytest.mark.slow
-def test_a_lost_scheduler_is_reported_and_the_same_command_continues(folder):
-    with dask_clusters.dask_cluster(folder, 3) as cluster:
-        command = cluster.command(*MANY)
-        wait_until(lambda: count_blocks(folder) > 5, "some blocks are made")
+def test_a_lost_scheduler_is_reported_and_the_same_command_continues(many, tmp_path):
+    with dask_clusters.dask_cluster(tmp_path, 3) as cluster:
+        command = cluster.command(*many)
+        wait_until(lambda: count_blocks(tmp_path) > 5, "some blocks are made")
         cluster.scheduler.kill()
-        code, _, errors = ended(command)
-        (error,) = errors
+        code, _, (error,) = ended(command)
         assert_mentions(error, cluster.address)
         assert (code, error.endswith(dask_cluster.RESUME_HINT)) == (1, True)
-        assert count_blocks(folder) > 5
+        assert count_blocks(tmp_path) > 5
         for worker in cluster.workers:
             worker.kill()
         cluster.start_scheduler()
         cluster.add_worker()
-        code, out, errors = ended(cluster.command(*MANY))
+        code, out, errors = ended(cluster.command(*many))
     assert (code, errors) == (0, [])
     assert "resuming the unfinished work" in out
-    assert contents(folder / "many") == contents(folder / "one")
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
 
 
 @pytest.mark.slow
-def test_an_error_in_the_text_is_reported_in_one_line_and_leaves_no_files(folder):
-    write_text(folder / "text1.txt", b"the cat .\n\xff sat .\n")
-    with dask_clusters.dask_cluster(folder, 1) as cluster:
-        code, _, errors = ended(cluster.command(*MANY))
-    (error,) = errors
-    assert_mentions(error, "text1.txt", "line 2")
-    assert (code, list((folder / "many").iterdir())) == (1, [])
+def test_an_error_in_the_text_is_reported_in_one_line_and_leaves_no_files(corpus, tmp_path):
+    text = write_text(tmp_path / "text.txt", b"the cat .\n\xff sat .\n")
+    with dask_clusters.dask_cluster(tmp_path, 1) as cluster:
+        options = make_options(([corpus[0][0], text], corpus[1]), tmp_path / "many")
+        code, _, (error,) = ended(cluster.command(*make_command(options)))
+    assert_mentions(error, text, "line 2")
+    assert (code, list((tmp_path / "many").iterdir())) == (1, [])
 
 
 def test_a_folder_that_a_worker_cannot_access_is_named(tmp_path):

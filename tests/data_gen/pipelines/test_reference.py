@@ -1,7 +1,6 @@
 """The reference algorithm makes the same records as the original and writes them in TensorFlow's format."""
 
 import ast
-import gzip
 import os
 import pathlib
 import unittest.mock
@@ -69,12 +68,6 @@ def test_change_of_the_text_during_the_run_is_detected(short_texts, short_option
 
     monkeypatch.setattr(documents, "read_corpus", read_and_change)
     assert_rejected((short_texts[0], "changed"), one_machine.create_pretraining_data, short_options())
-
-
-def test_reference_algorithm_recommends_fast_for_compressed_text(short_options, tmp_path):
-    path = write_text(tmp_path / "text.txt.gz", gzip.compress(b"the cat sat\n"))
-    options = short_options(input_file=[path])
-    assert_rejected((path, "--algorithm=reference", "--algorithm=fast"), one_machine.create_pretraining_data, options)
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(short_options, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The same documents give the same records in every text file format."""
 
+import gzip
 import json
 import lzma
 import pathlib
@@ -81,12 +82,14 @@ def test_the_field_and_the_language_of_the_flags_are_used(tmp_path):
     assert formats.resolve_format(write_text(tmp_path / "plain", text), options) == "sentences"
 
 
-def test_text_format_for_a_file_of_rows_is_rejected(corpus, tmp_path):
+def test_files_that_a_format_or_the_reference_algorithm_cannot_read_are_rejected(corpus, tmp_path):
     stored, rows = parquet(tmp_path, ["One.", "Two."]), write_text(tmp_path / "rows", '{"text": "the value"}\n')
+    zipped = write_text(tmp_path / "text.gz", gzip.compress(b"the cat sat\n"))
     reference = {"algorithm": "reference", "num_shards": 1}
     for path, flags, *names in (
         (stored, {"input_format": "jsonl"}, "parquet", "--input_format", "jsonl"),
         (stored, reference, "parquet", "--algorithm=reference", "--algorithm=fast"),
+        (zipped, reference, "--algorithm=reference", "--algorithm=fast"),
         (rows, reference, "jsonl", "--algorithm=reference", "--input_format=sentences"),
     ):
         assert_rejected((path, *names), make_records, ([path], corpus[1]), tmp_path / "out", **flags)

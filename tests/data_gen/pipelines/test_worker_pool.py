@@ -31,14 +31,13 @@ def test_ctrl_c_is_handled_only_by_the_command(tmp_path, capfd):
 
 
 _PARENT = """
-import sys, time
-from data_gen.pipelines import outputs, worker, worker_pool
+import contextlib, sys, time
+from data_gen.pipelines import worker_pool
 workers = worker_pool.WorkerPool(sys.argv[1])
 workers.grow(1)
-try:
+with contextlib.suppress(RuntimeError):  # it answers: it is up
     worker_pool.run_in_process(workers._processes[0], {"nothing": []}, "")
-except RuntimeError:  # it answers: it is up
-    print(workers._processes[0].pid, flush=True)
+print(workers._processes[0].pid, flush=True)
 time.sleep(60)
 """
 

@@ -22,8 +22,7 @@ VOCAB |= {f"##{number}": len(VOCAB) + number for number in range(CONTINUATIONS)}
 UNK, CLS, SEP, MASK = (VOCAB[token] for token in ("[UNK]", "[CLS]", "[SEP]", "[MASK]"))
 ROWS, LENGTH, LIMIT, PROBABILITY = 6000, 64, 24, 0.3
 
-# Each returns the masked ids, [N, L], and the chosen positions, [N, L] bool.
-Masked = tuple[np.ndarray, np.ndarray]
+Masked = tuple[np.ndarray, np.ndarray]  # the masked ids, [N, L], and the chosen positions, [N, L] bool
 
 
 @functools.cache
@@ -40,9 +39,7 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return ids, length
 
 
-def mask_by_reference(
-    ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES
-) -> Masked:
+def mask_by_reference(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates) -> Masked:
     rng = random.Random(1)
     vocabulary = masking.MaskingVocabulary.from_vocab(VOCAB)
     masked, chosen = ids.copy(), np.zeros(ids.shape, bool)
@@ -54,11 +51,11 @@ def mask_by_reference(
     return masked, chosen
 
 
-def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
-    config = make_instance_config(
-        max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, masked_lm_prob=PROBABILITY, masking_rates=rates,
-        do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.from_vocab(VOCAB),
-    )  # fmt: skip
+def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates) -> Masked:
+    sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": LIMIT, "masked_lm_prob": PROBABILITY}
+    settings = {"do_whole_word_mask": whole_words, "masking_rates": rates, "cls": CLS, "sep": SEP}
+    vocabulary = masking.MaskingVocabulary.from_vocab(VOCAB)
+    config = make_instance_config(**sizes, **settings, vocabulary=vocabulary)
     masked, positions, _, predictions = vectorized_masking.mask(ids, length, config, Random("parity"))
     return masked, spread(positions, np.arange(LIMIT)[None, :] < predictions[:, None])
 
@@ -71,14 +68,11 @@ def spread(positions: np.ndarray, used: np.ndarray) -> np.ndarray:
     return chosen
 
 
-def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
+def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates) -> Masked:
     keys = make_record_keys(3, tf.zeros(len(ids), tf.int64), tf.range(len(ids), dtype=tf.int64))
     features = {"input_ids": tf.constant(ids, tf.int32), "input_mask": tf.sequence_mask(length, LENGTH, tf.int32)}
     batch = DynamicMasking(VOCAB, LIMIT, PROBABILITY, whole_words, rates).mask(features, keys)
-    masked, positions, used = (
-        batch[name].numpy() for name in ("input_ids", "masked_lm_positions", "masked_lm_weights")
-    )
-    return masked, spread(positions, used)
+    return batch["input_ids"].numpy(), spread(batch["masked_lm_positions"].numpy(), batch["masked_lm_weights"].numpy())
 
 
 IMPLEMENTATIONS: list[Callable[..., Masked]] = [mask_by_reference, fast, while_training]
@@ -89,7 +83,7 @@ def test_three_implementations_have_the_same_distribution(whole_words):
     ids, length = rows()
     histograms = []
     for implementation in IMPLEMENTATIONS:
-        masked, chosen = implementation(ids, length, whole_words)
+        masked, chosen = implementation(ids, length, whole_words, BERT_RATES)
         is_random = chosen & (masked != ids) & (masked != MASK)
         continues = chosen & (ids >= len(VOCAB) - CONTINUATIONS)
         histograms.append({

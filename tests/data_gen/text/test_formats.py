@@ -60,40 +60,35 @@ TEXTS = {
 }
 
 
-def compress_twice(compress: Callable[[bytes], bytes], text: bytes) -> bytes:
-    return compress(text[:50]) + compress(text[50:])
-
-
 SKIPPED_FRAME = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
 LONG_WINDOW = b"\x28\xb5\x2f\xfd\x00\x90"  # As of "zstd --long": a frame with a window of 256 MiB.
-COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
-    "plain": bytes,
-    "gzip, two members": functools.partial(compress_twice, gzip.compress),
-    "bzip2, two streams": functools.partial(compress_twice, bz2.compress),
-    "xz, two streams": functools.partial(compress_twice, lzma.compress),
-    "zstandard, two frames": functools.partial(compress_twice, zstandard.compress),
-    # A block that is not compressed.
-    "zstandard, window of 256 MiB": lambda text: LONG_WINDOW + struct.pack("<I", len(text) << 3 | 1)[:3] + text,
-    "zstandard, frame to skip": lambda text: SKIPPED_FRAME + zstandard.compress(text) + SKIPPED_FRAME,
-}
+COMPRESSIONS: list[Callable[[bytes], bytes]] = [
+    bytes,
+    lambda text: gzip.compress(text[:50]) + gzip.compress(text[50:]),
+    lambda text: bz2.compress(text[:50]) + bz2.compress(text[50:]),
+    lambda text: lzma.compress(text[:50]) + lzma.compress(text[50:]),
+    lambda text: zstandard.compress(text[:50]) + zstandard.compress(text[50:]),
+    lambda text: LONG_WINDOW + struct.pack("<I", len(text) << 3 | 1)[:3] + text,  # a block that is not compressed
+    lambda text: SKIPPED_FRAME + zstandard.compress(text) + SKIPPED_FRAME,
+]
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compress", COMPRESSIONS)
 @pytest.mark.parametrize("format", TEXTS)
-def test_every_format_is_detected_and_gives_the_same_documents(format, compression, written):
+def test_every_format_is_detected_and_gives_the_same_documents(format, compress, written):
     text = TEXTS[format]
     # A byte order mark, the ends of lines and empty lines at the ends change nothing.
     for changed in (text, "\ufeff\n  \r\n" + text, "\ufeff" + text.replace("\n", "\r\n"), text.rstrip()):
-        path = written(COMPRESSIONS[compression](changed.encode()))
+        path = written(compress(changed.encode()))
         assert detect_format(path) == format
         assert list(read_documents(path)) == list(read_documents(path, format)) == DOCUMENTS
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compress", COMPRESSIONS)
 @pytest.mark.parametrize("format", TEXT_FORMATS)
-def test_empty_files_contain_no_documents(format, compression, written):
+def test_empty_files_contain_no_documents(format, compress, written):
     for text in b"", b"\n \n\t\r\n":
-        path = written(COMPRESSIONS[compression](text))
+        path = written(compress(text))
         assert list(read_documents(path, format)) == []
         assert detect_format(path) == "sentences"
 
@@ -103,7 +98,7 @@ def test_a_table_is_not_read_as_sentences(tmp_path):
         path = write_text(tmp_path / name, content)
         assert_rejected((path, "JSON", "--input_format=sentences"), detect_format, path)
     assert detect_format(write_text(tmp_path / "b.csv", '{ "text": "It is."}')) == "jsonl"
-    for text in ("{It} is.", "<document> It is."):
+    for text in ("{It} is.", "<document> It is.", "BZh9 is not bzip2."):
         assert detect_format(write_text(tmp_path / "b", text)) == "sentences"
 
 
@@ -152,8 +147,6 @@ def test_documents_are_yielded_before_the_end_of_the_file(tmp_path):
 
 
 DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
-
-
 FAULTS = [
     ("auto", b"a\nb\ncd\xffe\n", "line 3", "0xff", "column 3", "UTF-8", "--drop_invalid_utf8"),
     ("auto", "some text\n".encode("utf-16"), "line 1", "0xff", "UTF-16", "UTF-8"),
@@ -163,7 +156,6 @@ FAULTS = [
     ("jsonl", b'{"text": "a"}\n{"text": "\xe4"}', "line 2", "0xe4", "column 11", "UTF-8"),
     ("auto", '{"text": "a"}\n\n{"text": "a}', "line 3", "JSON", "column 10", '{"text": "a}'),
     ("auto", '{\n"text": "a"\n}', "line 1", "JSON", "column 2", "object"),
-    ("jsonl", "[" * 100_000, "line 1", "JSON", "nested"),
     ("jsonl", '{"text": ' + "1" * 5000 + "}", "line 1", "JSON", 5000, "..."),
     ("jsonl", '{"text": "a", "score": NaN}', "line 1", "JSON", "NaN"),
     ("jsonl", '["a"]', "line 1", "JSON", '["a"]'),
@@ -195,22 +187,6 @@ def test_text_is_paragraphs_if_more_than_half_of_it_is_on_lines_of_several_sente
 def test_an_unknown_language_is_an_error(language):
     for call in (lambda: list(read_documents("x", language=language)), lambda: detect_format("x", language)):
         assert_rejected(("--language", f"'{language}'"), call)
-
-
-@pytest.mark.parametrize("name", ["ar", "de", "hi", "ja", "tr", "vi", "zh"])
-def test_format_of_real_text_is_detected(name, test_data):
-    (path,) = (test_data / "text").glob(f"{name}_*.txt")
-    for language in (name, "en"):
-        assert detect_format(str(path), language) == ("sentences" if name == "ja" else "paragraphs")
-
-
-def test_real_wikiextractor_files_are_read_completely(test_data):
-    path = test_data / "corpus" / "enwiki" / "wiki_00"
-    blocks = re.findall(r'<doc [^\n]*title="([^\n]*)">\n(.*?)\n</doc>', path.read_text(encoding="utf-8"), re.DOTALL)
-    # Compared without spaces, because sentences may follow each other directly.
-    bodies = ["".join(body.removeprefix(title).split()) for title, body in blocks]
-    found = ["".join("".join(document).split()) for document in read_documents(str(path))]
-    assert found == list(filter(None, bodies))
 
 
 @pytest.mark.parametrize(("format", "content"), [
@@ -247,12 +223,12 @@ fast_bzip2, fast_xz = functools.partial(bz2.compress, compresslevel=1), functool
 COMPRESSORS = [gzip.compress, fast_bzip2, fast_xz, zstandard.ZstdCompressor(write_checksum=True).compress]
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compress", COMPRESSIONS)
 @pytest.mark.parametrize("scheme", ["ram", "memory"])
-def test_remote_files_are_read_through_tensorflow_or_fsspec(scheme, compression):
-    path = f"{scheme}://text_formats_{compression.replace(', ', '_').replace(' ', '_')}"
+def test_remote_files_are_read_through_tensorflow_or_fsspec(scheme, compress):
+    path = f"{scheme}://text_formats_{COMPRESSIONS.index(compress)}"
     with tf.io.gfile.GFile(path, "wb") if scheme == "ram" else fsspec.open(path, "wb") as writer:
-        writer.write(COMPRESSIONS[compression](TEXTS["jsonl"].encode()))
+        writer.write(compress(TEXTS["jsonl"].encode()))
     assert list(read_documents(path)) == DOCUMENTS
 
 
@@ -285,10 +261,6 @@ def test_a_corrupt_compressed_file_is_an_error(compress, written):
         path = written(content)
         flip_bits(path, position, 0x55)
         assert_rejected(path, list, read_documents(path, "sentences"))
-
-
-def test_text_that_starts_with_the_letters_of_a_compression_is_text(written):
-    assert list(read_documents(written("BZh9 is not bzip2.\n"))) == [["BZh9 is not bzip2."]]
 
 
 @pytest.mark.parametrize("space", "\u00a0\u1680\u2003\u202f\u205f\u3000")

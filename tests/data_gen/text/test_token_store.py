@@ -10,13 +10,14 @@ from data_gen.text import token_store
 from data_gen.text.documents import read_corpus
 
 
+def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Encodes sentences that are numbers of tokens. Each token is 1."""
+    counts = list(map(int, sentences))
+    return np.ones(sum(counts), np.int32), np.cumsum([0, *counts])
+
+
 def test_blocks_cover_every_document_once(tmp_path):
     sizes = [random.Random(n).randint(1, 50) for n in range(200)]
-
-    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        counts = [int(sentence) for sentence in sentences]
-        return np.ones(sum(counts), np.int32), np.cumsum([0, *counts])
-
     for number in range(2):
         documents = [["0"], *([str(size), "0", "1"] for size in sizes[100 * number : 100 * number + 100])]
         token_store.write_part(str(tmp_path / str(number)), documents, encode, np.dtype("<u2"), [1])
@@ -51,11 +52,8 @@ def test_blocks_of_many_documents(tmp_path):
 
 def test_a_part_that_another_worker_completes_first_is_kept(tmp_path):
     def write() -> Iterator[list[str]]:
-        token_store.write_part(str(tmp_path / "0"), [["a"]], encode, np.dtype("<u2"), [1], lambda: {"rows": 7})
-        yield ["a", "a"]
-
-    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        return np.ones(len(sentences), np.int32), np.arange(len(sentences) + 1)
+        token_store.write_part(str(tmp_path / "0"), [["1"]], encode, np.dtype("<u2"), [1], lambda: {"rows": 7})
+        yield ["1", "1"]
 
     token_store.write_part(str(tmp_path / "0"), write(), encode, np.dtype("<u2"), [1])
     totals = token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "0")] * 2)
@@ -70,8 +68,4 @@ def test_ids_and_marks_fit_into_the_stored_type(largest: int, marked: bool):
 
 
 def test_lines_and_documents_without_tokens_are_left_out_of_a_corpus_in_memory():
-    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        (sentence,) = sentences
-        return np.array([7] * int(sentence)), np.array([0, int(sentence)])
-
-    assert read_corpus(iter([["1", "0", "2"], ["0"], ["3"]]), encode) == [[[7], [7, 7]], [[7, 7, 7]]]
+    assert read_corpus(iter([["1", "0", "2"], ["0"], ["3"]]), encode) == [[[1], [1, 1]], [[1, 1, 1]]]

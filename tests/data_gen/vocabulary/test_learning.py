@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import tokenizers
 
 from data_gen.options import VocabularyOptions
 from data_gen.vocabulary import learning, report, word_counts, wordpiece_training
@@ -37,21 +36,6 @@ def test_special_tokens_come_first_and_the_text_has_no_unknown_word(tmp_path):
         assert len(pieces) == len(set(pieces)) == 60
         assert set("tTéÉ") & set(pieces) == set(letters)
         assert exact.UNK not in exact.FullTokenizer.from_vocab("\n".join(pieces), **casing._asdict()).tokenize(TEXT)
-
-
-@pytest.mark.parametrize("do_lower_case", [True, False])
-@pytest.mark.parametrize("name", ["de_xquad", "zh_xquad", "hi_xquad"])
-def test_exact_tokenizer_splits_words_like_the_trainers_model(name, do_lower_case, test_data, tmp_path):
-    text = (test_data / "text" / f"{name}.txt").read_text(encoding="utf-8")
-    pieces = learn(tmp_path, text, vocab_size=3000, do_lower_case=do_lower_case, character_coverage=0.999).pieces
-    vocab = exact.load_vocab(write_vocab(tmp_path / "vocab.txt", pieces))
-    assert list(vocab) == pieces
-    theirs = tokenizers.models.WordPiece(vocab=vocab, unk_token=exact.UNK, max_input_chars_per_word=200)
-    words = sorted(set(exact.BasicTokenizer(do_lower_case).tokenize(text)))
-    assert len(words) > 2000
-    cut = list(map(exact.WordpieceTokenizer(vocab).pieces, words))
-    assert cut == [[token.value for token in theirs.tokenize(word)] for word in words]
-    assert 0 < cut.count([exact.UNK]) < len(words) / 10
 
 
 def test_the_command_writes_the_same_bytes_in_every_process(test_data, tmp_path):
