@@ -20,17 +20,12 @@ from tests.adaptation.conftest import make_options, write_text
 from tests.make import VOCAB, assert_mentions, assert_rejected
 
 
-@pytest.fixture
-def prepare(tmp_path):
+def prepare(folder, text, *names, **changes):
     """Prepares texts in the folder `texts`. Returns what was found, and the documents of these files."""
-
-    def prepare(text, *names, **changes):
-        (tmp_path / "texts").mkdir()
-        options = make_options(tmp_path / "initial", text, tmp_path / "model", **changes)
-        found = records.prepare_texts(options, str(tmp_path / "texts"))
-        return found, *(list_documents(tmp_path / "texts" / name) for name in names)
-
-    return prepare
+    (folder / "texts").mkdir()
+    options = make_options(folder / "initial", text, folder / "model", **changes)
+    found = records.prepare_texts(options, str(folder / "texts"))
+    return found, *(list_documents(folder / "texts" / name) for name in names)
 
 
 def list_documents(path: str | pathlib.Path) -> set[str]:
@@ -38,11 +33,11 @@ def list_documents(path: str | pathlib.Path) -> set[str]:
 
 
 @pytest.mark.parametrize(("share", "limit"), [(0.1, 2_000_000), (0.9, 3000)])
-def test_whole_documents_are_held_out_and_duplicates_stay_on_one_side(share, limit, prepare, tmp_path, monkeypatch):
+def test_whole_documents_are_held_out_and_duplicates_stay_on_one_side(share, limit, tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_MAX_HELDOUT_CHARACTERS", limit)
     text = pathlib.Path(write_text(tmp_path / "text.txt", documents=100))
     text.write_text("\n".join([text.read_text()] * 3))
-    facts, held, kept = prepare(str(text), records.HELDOUT, records.DOMAIN, heldout_share=share)
+    facts, held, kept = prepare(tmp_path, str(text), records.HELDOUT, records.DOMAIN, heldout_share=share)
     assert not held & kept
     assert held | kept == list_documents(text)
     total = facts.characters + facts.heldout_characters["domain"]
@@ -51,11 +46,11 @@ def test_whole_documents_are_held_out_and_duplicates_stay_on_one_side(share, lim
     assert facts.pairs
 
 
-def test_end_of_a_single_long_document_is_held_out(prepare, tmp_path, capsys):
+def test_end_of_a_single_long_document_is_held_out(tmp_path, capsys):
     lines = [f"Предложение номер {number} романа ." for number in range(100)]  # Twice as many bytes as characters.
     for copies in (1, 2):
         novel = make.write_text(tmp_path / "novel.txt", "\n\n".join(["\n".join(lines)] * copies))
-        found, held, kept = prepare(novel, records.HELDOUT, records.DOMAIN, heldout_share=0.1)
+        found, held, kept = prepare(tmp_path, novel, records.HELDOUT, records.DOMAIN, heldout_share=0.1)
         assert "longer than 10 % of the text" in capsys.readouterr().out
         assert (held, kept) == ({"\n".join(lines[-10:])}, {"\n".join(lines[:-10])})
         assert found.characters == copies * sum(map(len, lines[:-10]))
@@ -67,30 +62,30 @@ TEXTS = [(2 * "Short .\n\nA longer document .\n\n", 0.1), ("A longer document .\
 
 
 @pytest.mark.parametrize(("text", "share"), TEXTS)
-def test_some_text_is_held_out_and_some_is_kept(text, share, prepare, tmp_path):
+def test_some_text_is_held_out_and_some_is_kept(text, share, tmp_path):
     path = make.write_text(tmp_path / "text.txt", text)
-    _, held, kept = prepare(path, records.HELDOUT, records.DOMAIN, heldout_share=share)
+    _, held, kept = prepare(tmp_path, path, records.HELDOUT, records.DOMAIN, heldout_share=share)
     assert (held, kept) == ({"Short ."}, {"A longer document ."})
 
 
 @pytest.mark.parametrize(("single", "pairs"), [(10, True), (11, False)])
-def test_pairs_are_made_if_documents_of_several_sentences_are_half_of_the_text(single, pairs, prepare, tmp_path):
+def test_pairs_are_made_if_documents_of_several_sentences_are_half_of_the_text(single, pairs, tmp_path):
     text = make.write_text(tmp_path / "text.txt", f"{'a' * 5}\n{'b' * 5}\n\n{'c' * single}\n")
-    assert prepare(text, heldout_share=0.5)[0].pairs == pairs
+    assert prepare(tmp_path, text, heldout_share=0.5)[0].pairs == pairs
 
 
-def test_a_text_of_one_sentence_is_rejected(prepare, tmp_path):
+def test_a_text_of_one_sentence_is_rejected(tmp_path):
     text = make.write_text(tmp_path / "text.txt", "Only this .\n")
-    assert_rejected(("--input_file", 1), prepare, text)
+    assert_rejected(("--input_file", 1), prepare, tmp_path, text)
 
 
-def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(prepare, tmp_path, capsys):
+def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(tmp_path, capsys):
     text = write_text(tmp_path / "text.txt", documents=200)
     general = pathlib.Path(write_text(tmp_path / "general.txt", documents=200, seed=1))
     shared = min(list_documents(text))
     general.write_text(f"{general.read_text()}\n{shared}\n")
     changes = {"general_file": [str(general)], "general_share": 0.2}
-    facts, held, mixed = prepare(text, records.GENERAL_HELDOUT, records.GENERAL, **changes)
+    facts, held, mixed = prepare(tmp_path, text, records.GENERAL_HELDOUT, records.GENERAL, **changes)
     assert 0.2 <= facts.general_share < 0.21
     assert held
     assert not held & (mixed | {shared})
@@ -108,15 +103,15 @@ def test_the_text_is_used_as_often_as_training_needs_it():
     assert records.count_passes(dataclasses.replace(options, dupe_factor=20), 400, 0) == 20
 
 
-def test_general_text_that_is_not_mixed_in_is_held_out_completely(prepare, tmp_path):
+def test_general_text_that_is_not_mixed_in_is_held_out_completely(tmp_path):
     text, general = (write_text(tmp_path / f"{name}.txt", seed=name) for name in (0, 1))
-    facts, held = prepare(text, records.GENERAL_HELDOUT, general_file=[general])
+    facts, held = prepare(tmp_path, text, records.GENERAL_HELDOUT, general_file=[general])
     assert held == list_documents(general)
     assert facts.general_share == 0
     assert not (tmp_path / "texts" / records.GENERAL).exists()
 
 
-def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(prepare, tmp_path, capsys):
+def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(tmp_path, capsys):
     text = write_text(tmp_path / "text.txt", documents=30)
     lines = [f"number {number} is a sentence of other text .\nthe end .\n\n" for number in range(20)]
     general = make.write_text(tmp_path / "general.txt", "".join(lines))
@@ -124,7 +119,7 @@ def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(prepare, 
     excluded = f"number 7 is a sentence of other text .\n{' '.join(domain.split())}\n"
     changes = {"exclude_texts": [make.write_text(tmp_path / "dev.txt", excluded)], "heldout_share": 0.2}
     names = (records.HELDOUT, records.DOMAIN, records.GENERAL, records.GENERAL_HELDOUT)
-    left = set.union(*prepare(text, *names, **changes, general_file=[general], general_share=0.5)[1:])
+    left = set.union(*prepare(tmp_path, text, *names, **changes, general_file=[general], general_share=0.5)[1:])
     assert list_documents(text) - left == {domain}
     assert not any("number 7 " in document for document in left)
     output = capsys.readouterr().out
@@ -132,9 +127,9 @@ def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(prepare, 
     assert "too little text for --general_share=0.5" in output
 
 
-def test_records_have_the_options_and_the_accents_of_the_model(prepare, source, tmp_path):
+def test_records_have_the_options_and_the_accents_of_the_model(source, tmp_path):
     text, general = (write_text(tmp_path / f"{name}.txt", seed=name) for name in (0, 1))
-    prepare(text, general_file=[general], general_share=0.2, objective="mlm")
+    prepare(tmp_path, text, general_file=[general], general_share=0.2, objective="mlm")
     settings = {"do_whole_word_mask": True, "masked_lm_prob": 0.3, "random_seed": 7}
     boundaries = make.write_text(tmp_path / "words.txt", "cat-dog\n")
     options = make_options(source, text, tmp_path, word_boundaries=boundaries, **settings)
@@ -154,12 +149,12 @@ def test_records_have_the_options_and_the_accents_of_the_model(prepare, source, 
         assert [each["file"] for each in manifest["inputs"]] == names
 
 
-def test_markers_among_the_new_words_are_tokens_of_the_records(prepare, source, tmp_path):
+def test_markers_among_the_new_words_are_tokens_of_the_records(source, tmp_path):
     text = pathlib.Path(write_text(tmp_path / "text.txt"))
     text.write_text(text.read_text().replace("cat", "<user>"))
     grown, _ = resize.add_tokens(open_model(str(source)), ["<user>"], "unused_first")
     own.write(grown, str(tmp_path / "initial"))
-    prepare(str(text))
+    prepare(tmp_path, str(text))
     made = records.make_records(make_options(source, str(text), tmp_path), str(tmp_path), "initial", 1)
     examples = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(made["input_file"])]
     ids = {index for each in examples for index in each.features.feature["input_ids"].int64_list.value}

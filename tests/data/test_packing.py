@@ -44,9 +44,8 @@ def random_batch(size: int) -> dict[str, np.ndarray]:
         "masked_lm_ids": rng.integers(1, 99, (size, LIMIT)) * exists,
         "next_sentence_labels": rng.integers(0, 2, (size, 1)),
     }
-    return {name: value.astype(np.int32) for name, value in values.items()} | {
-        "masked_lm_weights": exists.astype(np.float32)
-    }
+    features = {name: value.astype(np.int32) for name, value in values.items()}
+    return {**features, "masked_lm_weights": exists.astype(np.float32)}
 
 
 @pytest.mark.parametrize(("replicas", "rows"), [(1, 40), (1, 13), (2, 9)])

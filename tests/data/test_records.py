@@ -56,7 +56,7 @@ def test_plain_and_compressed_files_give_the_same_records_and_counts(shards):
     assert_rejected((zipped[0], shards[1]), record_reader.get_compression, [zipped[0], shards[1]])
 
 
-def test_truncation_at_any_byte_is_detected(shards):
+def test_truncation_at_any_byte_and_a_missing_file_are_detected(shards):
     path = pathlib.Path(shards[0])
     content, rng = path.read_bytes(), random.Random(0)
     frame = len(content) // 7
@@ -65,9 +65,6 @@ def test_truncation_at_any_byte_is_detected(shards):
         path.write_bytes(content[: frame * number + kept])
         for read in (record_reader.count_records, lambda path: list(record_reader.read_file(path))):
             assert_rejected((path, f"record {number}"), read, str(path))
-
-
-def test_missing_file_is_named():
     assert_rejected("none.tfrecord", list, record_reader.read_file("none.tfrecord"))
 
 

@@ -6,7 +6,6 @@ import os
 import pathlib
 import random
 import re
-from collections.abc import Callable
 
 import pytest
 
@@ -30,10 +29,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
     counts = collections.Counter(word for text in texts for word in text.lower().split())
     common = [word for word, _ in counts.most_common() if re.fullmatch("[a-z]{2,}", word)][:800]
     letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
-    vocab = write_vocab(
-        folder / "vocab.txt",
-        dict.fromkeys([*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters), *common]),
-    )
+    tokens = dict.fromkeys([*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters), *common])
+    vocab = write_vocab(folder / "vocab.txt", tokens)
     return [write_text(folder / f"text{number}.txt", text) for number, text in enumerate(texts)], vocab
 
 
@@ -50,7 +47,7 @@ def short_texts(tmp_path: pathlib.Path) -> list[str]:
 
 
 @pytest.fixture
-def short_options(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path) -> Callable[..., RecordOptions]:
+def short_options(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path):
     """Builds options for records of the short texts, made by the reference algorithm."""
     paths = {"input_file": short_texts, "output_file": [str(tmp_path / f"{name}.tfrecord") for name in "ab"]}
     sizes = {"max_seq_length": 24, "max_predictions_per_seq": 4, "dupe_factor": 3}

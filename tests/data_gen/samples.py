@@ -1,6 +1,7 @@
 """Records of real prose and of short documents for the record-making tests."""
 
 import functools
+import json
 import math
 import pathlib
 from typing import Any
@@ -53,6 +54,10 @@ def make_records(corpus: Corpus, folder: pathlib.Path, **changes: Any) -> dict[s
 
 def contents(folder: pathlib.Path, pattern: str = "*") -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob(pattern))}
+
+
+def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
+    return json.loads((folder / "out.manifest.json").read_text())
 
 
 def parse_records(folder: pathlib.Path) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from data_gen.inspection.verification import verify
+from data_gen.inspection.verification import Findings, verify
 from data_gen.options import VerificationOptions
 from data_gen.pipelines import writer
 from official_bert.data import record_codec, record_schema
@@ -38,8 +38,13 @@ def keep_tokens() -> Values:
     return good("[CLS] the [MASK] [SEP] sat sat [SEP]", next_sentence_labels=[0])
 
 
+def check(**options: object) -> Findings:
+    """Runs verify-records."""
+    return verify(VerificationOptions(**options))  # type: ignore[arg-type]
+
+
 def problems(**options: object) -> list[str]:
-    return verify(VerificationOptions(**options)).problems  # type: ignore[arg-type]
+    return check(**options).problems
 
 
 def serialize(values: Values, names: list[str] | None = None) -> bytes:

@@ -1,19 +1,16 @@
 """Statistics of records."""
 
 import gzip
-import json
 import random
 
 import numpy as np
 
-from data_gen.inspection import batches
-from data_gen.inspection import statistics as statistics_module
-from data_gen.inspection.statistics import Statistics, draw_histogram
+from data_gen.inspection import batches, statistics
 from official_bert.data import record_schema
 from official_bert.tokenization import exact
 from official_bert.utils import files
 from tests.conftest import WORDS
-from tests.data_gen.samples import LENGTH, PREDICTIONS, make_records, parse_records
+from tests.data_gen.samples import LENGTH, PREDICTIONS, make_records, parse_records, read_manifest
 from tests.make import write_text
 
 
@@ -29,23 +26,23 @@ def test_counts_equal_those_of_the_manifest(vocab_file, tmp_path, monkeypatch):
     zipped = write_text(tmp_path / "zipped.gz", gzip.compress(path.read_bytes()))  # smaller than its records
     for file in (zipped, str(path)):
         read: list[int] = []
-        statistics = Statistics(schema, vocab)
+        counted = statistics.Statistics(schema, vocab)
         for batch in batches.read_batches(file, schema, read.append):
-            statistics.add(batch)
+            counted.add(batch)
         assert sum(read) == files.size(file)
         assert min(read) >= 0
     records = parse_records(tmp_path)
-    made = json.loads((tmp_path / "out.manifest.json").read_text())["statistics"]
-    assert (statistics.records, statistics.random_next) == (made["instances"], made["random_next"])
-    assert (statistics.predictions, statistics.text) == (made["predictions"], made["maskable"])
+    made = read_manifest(tmp_path)["statistics"]
+    assert (counted.records, counted.random_next) == (made["instances"], made["random_next"])
+    assert (counted.predictions, counted.text) == (made["predictions"], made["maskable"])
     labels = records["masked_lm_ids"][records["masked_lm_weights"] > 0].tolist()
     ranked = sorted(set(labels), key=lambda label: (-labels.count(label), label))
     most = [(list(vocab)[label], labels.count(label)) for label in ranked]
     assert len({count for _, count in most}) < len(most), "some tokens are predicted equally often"
-    assert statistics.list_most_predicted(len(most) - 1) == most[:-1]
+    assert counted.list_most_predicted(len(most) - 1) == most[:-1]
     drawn = []
-    monkeypatch.setattr(statistics_module, "draw_histogram", lambda title, numbers, *counts: drawn.append(counts))
-    statistics.draw_histograms()
+    monkeypatch.setattr(statistics, "draw_histogram", lambda title, numbers, *counts: drawn.append(counts))
+    counted.draw_histograms()
     (lengths,), (a,), (b,), (predictions,), (positions, totals) = drawn
     numbers = np.arange(LENGTH + 1)
     assert (numbers * lengths).sum() == made["tokens"]
@@ -57,9 +54,9 @@ def test_counts_equal_those_of_the_manifest(vocab_file, tmp_path, monkeypatch):
 def test_the_statistics_of_many_numbers_fit_on_one_line():
     counts = np.zeros(100, int)
     counts[10:90] = 1
-    lines = draw_histogram("Title", "numbers", counts).splitlines()
+    lines = statistics.draw_histogram("Title", "numbers", counts).splitlines()
     assert lines[0] == "Title, by numbers"
     assert lines[1].split() == ["10-14", "5", "6.2", "%", "#" * 40]
     assert len(lines) == 17
-    shares = draw_histogram("Title", "numbers", counts, counts * np.resize([1, 3], 100)).splitlines()
+    shares = statistics.draw_histogram("Title", "numbers", counts, counts * np.resize([1, 3], 100)).splitlines()
     assert shares[1].split()[:2] == ["10-14", "55.6"]  # 5 of 9

@@ -5,13 +5,12 @@ import pathlib
 import pytest
 
 from data_gen.inspection.overview import inspect
-from data_gen.inspection.verification import verify
-from data_gen.options import InspectionOptions, VerificationOptions
+from data_gen.options import InspectionOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
 from tests.conftest import WORDS
-from tests.data_gen.inspection.record_samples import CAT, CLS, MASK, SAT, SEP, THE, UNK, UNMASKED, good, problems, write
+from tests.data_gen.inspection.record_samples import CLS, MASK, SEP, THE, UNMASKED, check, good, problems, write
 from tests.data_gen.samples import LENGTH, PREDICTIONS, make_records
 from tests.make import assert_mentions, write_text, write_vocab
 
@@ -56,13 +55,13 @@ def test_violated_rule_is_reported_with_its_record(name, place, value, names, vo
 
 
 def test_no_piece_continues_an_unknown_word_or_one_with_a_longer_first_piece(vocab_file, tmp_path):
-    bad = good(masked_lm_ids=[CAT, UNK, 0])
+    bad = good(masked_lm_ids=[*map(WORDS.index, ("cat", "[UNK]")), 0])
     bad["input_ids"][5] = WORDS.index("##s")
     (told,) = problems(input_file=[write(tmp_path / "x", [good(), bad])], vocab_file=vocab_file)
     assert_mentions(told, "record 1", "position 5", "WordPiece")
     repeated = ["the" if word == "dog" else word for word in WORDS]  # so no token has the id of the first
     for vocab, first, second in ((repeated, "the", "##s"), ([*WORDS, "si"], "s", "##ing")):
-        bad = good(masked_lm_ids=[WORDS.index(second), SAT, 0])
+        bad = good(masked_lm_ids=[*map(WORDS.index, (second, "sat")), 0])
         bad["input_ids"][1] = WORDS.index(first)
         path = write_vocab(tmp_path / "other.txt", vocab)
         (told,) = problems(input_file=[write(tmp_path / "x", [bad])], vocab_file=path)
@@ -81,7 +80,7 @@ def test_all_results_of_masking_are_accepted(vocab_file, tmp_path):
 def test_unmasked_records_are_checked(vocab_file, tmp_path):
     unmasked = good("[CLS] the cat [SEP] sat sat [SEP]")
     path = write(tmp_path / "x", [unmasked] * 3, UNMASKED)
-    found = verify(VerificationOptions(input_file=[path], vocab_file=vocab_file))
+    found = check(input_file=[path], vocab_file=vocab_file)
     assert found.problems == []
     assert "not masked: masking happens during training" in found.checked[0]
     write(tmp_path / "x", [unmasked, good()], UNMASKED)

@@ -3,8 +3,6 @@
 import contextlib
 import errno
 import gzip
-import json
-import math
 import os
 import pathlib
 import random
@@ -18,7 +16,6 @@ import time
 import numpy as np
 import pytest
 
-from data_gen.options import RecordOptions
 from data_gen.pipelines import fast, one_machine, run_plan, shuffle, worker
 from official_bert.data import record_codec
 from official_bert.errors import UserError
@@ -44,7 +41,7 @@ def test_bytes_are_the_same_for_any_number_of_workers(corpus, tmp_path, monkeypa
     assert not one.items() & other.items()
 
 
-def make_command(options: RecordOptions) -> list[str]:
+def make_command(options):
     return ["-m", "official_bert_cli", *samples.make_command(options), "--num_workers=2"]
 
 
@@ -214,7 +211,7 @@ def test_records_are_shuffled_and_random_segments_come_from_the_whole_corpus(tmp
     first, second = ids[:, 1], ids[np.arange(len(ids)), batch["input_mask"].sum(axis=1) - 2]
 
     def correlation(one: np.ndarray, two: np.ndarray) -> float:
-        return abs(np.corrcoef(one, two)[0, 1]) * math.sqrt(len(one))
+        return abs(np.corrcoef(one, two)[0, 1]) * np.sqrt(len(one))
 
     # The documents are in order in the text, so ranks are the numbers themselves. The limit is five deviations.
     assert correlation(np.arange(len(first)), first) < 5
@@ -264,8 +261,7 @@ def test_fast_records_have_the_distribution_of_the_reference(corpus, tmp_path):
 def test_more_shards_than_instances_can_be_written(corpus, tmp_path, capsys):
     inputs = [write_text(tmp_path / "text.txt", "return the value of the object.\n" * 5)], corpus[1]
     summary = make_records(inputs, tmp_path / "out", num_shards=100)
-    shards = json.loads((tmp_path / "out" / "out.manifest.json").read_text())["shards"]
-    records = [shard["records"] for shard in shards]
+    records = [shard["records"] for shard in samples.read_manifest(tmp_path / "out")["shards"]]
     assert records.count(0) > 80
     assert sum(records) == summary["instances"]
     assert f"{records.count(0)} of 100 files are empty" in capsys.readouterr().err

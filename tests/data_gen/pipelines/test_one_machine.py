@@ -1,7 +1,6 @@
 """Making record files from text files with either algorithm, and the printed summary."""
 
 import dataclasses
-import json
 import pathlib
 import random
 import re
@@ -11,8 +10,6 @@ import unittest.mock
 import numpy as np
 import pytest
 
-from data_gen.inspection.verification import verify
-from data_gen.options import VerificationOptions
 from data_gen.pipelines import outputs, run_plan
 from data_gen.pipelines.summary import describe
 from data_gen.text import formats
@@ -20,7 +17,8 @@ from official_bert.data import record_codec
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from official_bert.utils import files
 from tests.conftest import WORDS
-from tests.data_gen.samples import PREDICTIONS, contents, create_records, make_options, make_records, parse_records
+from tests.data_gen.inspection.record_samples import check
+from tests.data_gen.samples import contents, create_records, make_options, make_records, parse_records, read_manifest
 from tests.make import assert_mentions, assert_rejected, refusal, write_rows, write_text, write_vocab
 
 BOTH = pytest.mark.parametrize("algorithm", ["fast", "reference"])
@@ -31,7 +29,7 @@ BOTH = pytest.mark.parametrize("algorithm", ["fast", "reference"])
 def test_records_obey_the_rules(algorithm, whole_words, corpus, tmp_path):
     flags = {"algorithm": algorithm, "num_shards": 1, "dupe_factor": 1, "do_whole_word_mask": whole_words}
     summary = make_records(corpus, tmp_path, **flags)
-    found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"), vocab_file=corpus[1]))
+    found = check(manifest=f"{tmp_path}/out.manifest.json", vocab_file=corpus[1])
     assert (found.problems, found.records) == ([], summary["instances"])
     batch = parse_records(tmp_path)
     assert int(batch["input_mask"].sum()) == summary["tokens"] == summary["maskable"] + 3 * summary["instances"]
@@ -39,7 +37,7 @@ def test_records_obey_the_rules(algorithm, whole_words, corpus, tmp_path):
     assert int(batch["masked_lm_weights"].sum()) == summary["predictions"]
     assert int(batch["next_sentence_labels"].sum()) == summary["random_next"]
     count = batch["masked_lm_weights"].sum(axis=1)
-    budget = np.clip(np.rint(batch["input_mask"].sum(axis=1) * 0.15), 1, PREDICTIONS)
+    budget = np.clip(np.rint(batch["input_mask"].sum(axis=1) * 0.15), 1, len(batch["masked_lm_weights"][0]))
     assert (count <= budget if whole_words else count == budget).all()
 
 
@@ -148,7 +146,7 @@ def test_manifest_stores_that_records_keep_accents(algorithm, tmp_path):
         folder = tmp_path / str(strip_accents)
         flags = {"algorithm": algorithm, "num_shards": 1, "dupe_factor": 1}
         make_records(([text], vocab), folder, **flags, strip_accents=strip_accents)
-        recorded.append(json.loads((folder / "out.manifest.json").read_text())["source"]["flags"])
+        recorded.append(read_manifest(folder)["source"]["flags"])
         assert {*record_codec.restore_masked_ids(parse_records(folder)).ravel().tolist()} & {5, 6} == ids
     assert "strip_accents" not in recorded[0]
     assert recorded[1:] == [recorded[0], {**recorded[0], "strip_accents": False}]
@@ -179,11 +177,11 @@ def test_records_contain_only_the_remaining_documents(algorithm, corpus, tmp_pat
     assert "format of the text" not in capsys.readouterr().out
     assert summary["text_excluded"] == len(documents) - len(others)
     assert f"{summary['text_excluded']} more left out because of --exclude_texts" in describe(summary, 2)
-    described = json.loads((tmp_path / "all" / "out.manifest.json").read_text())
+    described = read_manifest(tmp_path / "all")
     listed = {"file": "dev.jsonl", "sha256": files.sha256(excluding)}
     assert described["source"]["flags"]["exclude_texts"] == [listed]
     assert described["statistics"]["text_excluded"] == summary["text_excluded"]
-    assert "exclude_texts" not in (tmp_path / "others" / "out.manifest.json").read_text()
+    assert "exclude_texts" not in read_manifest(tmp_path / "others")["source"]["flags"]
     assert make("all", documents, exclude_texts=[excluding]) == summary  # already complete
     assert_rejected((1, "--exclude_texts"), make, "none", documents[:1], exclude_texts=[excluding])
 
@@ -225,10 +223,9 @@ def count_masked_characters(batch: dict[str, np.ndarray]) -> list[int]:
 def test_listed_words_are_masked_completely_and_nothing_else_changes(algorithm, tmp_path):
     rng = random.Random(0)
     # Text of four-character words and single characters. Each sentence ends with a word of two unknown characters.
-    documents = [
-        "\n".join("".join(rng.choices([*LISTED, *CHARACTERS[48:]], k=9)) + "龍龍" for _ in range(12)) for _ in range(60)
-    ]
-    text = write_text(tmp_path / "text.txt", "\n\n".join(documents))
+    lines = ["".join(rng.choices([*LISTED, *CHARACTERS[48:]], k=9)) + "龍龍\n" for _ in range(720)]
+    documents = ["".join(lines[start : start + 12]) for start in range(0, 720, 12)]
+    text = write_text(tmp_path / "text.txt", "\n".join(documents))
     unused = [f"[unused{number}]" for number in range(FIRST - len(SPECIAL_TOKENS))]
     corpus = [text], write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, *unused, *CHARACTERS])
     flags = {"algorithm": algorithm, "num_shards": 1, "do_whole_word_mask": True}
@@ -245,6 +242,6 @@ def test_listed_words_are_masked_completely_and_nothing_else_changes(algorithm, 
     if algorithm == "fast":
         ids = [record_codec.restore_masked_ids(batch) for batch in (marked, plain)]  # masking draws before the shuffle
         assert np.array_equal(*(each[np.lexsort(each.T)] for each in ids))
-    marked, plain = ((tmp_path / name / "out.manifest.json").read_text() for name in ("marked", "plain"))
-    assert json.loads(marked)["source"]["flags"]["word_boundaries"].startswith("sha256: ")
+    marked, plain = (read_manifest(tmp_path / name)["source"]["flags"] for name in ("marked", "plain"))
+    assert marked["word_boundaries"].startswith("sha256: ")
     assert "word_boundaries" not in plain

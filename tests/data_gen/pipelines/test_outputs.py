@@ -7,11 +7,10 @@ import unittest.mock
 
 import pytest
 
-from data_gen.inspection import verification
-from data_gen.options import VerificationOptions
 from data_gen.pipelines import outputs
 from official_bert.data import manifest
 from official_bert.runs.locks import lock_file
+from tests.data_gen.inspection.record_samples import check
 from tests.data_gen.samples import contents, create_records, make_records
 from tests.make import assert_rejected, write_text
 
@@ -95,7 +94,7 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
     described = manifest.find_shards(paths)
     assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord", "d.tfrecord"]
     assert outputs.describe_outputs(options).startswith(f"records: {', '.join(paths)}\n")
-    found = verification.verify(VerificationOptions(input_file=paths))
+    found = check(input_file=paths)
     assert (found.problems, found.files, found.records) == ([], 4, first["instances"])
     path = pathlib.Path(paths[1])
     whole = path.read_bytes()

@@ -13,7 +13,7 @@ from data_gen.text import formats
 from data_gen.vocabulary import learning
 from tests.data_gen.samples import contents, make_records
 from tests.make import assert_rejected, write_text
-from tests.stored_texts import STORED, parquet, prepare_tfds
+from tests.stored_texts import STORED, parquet
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,10 @@ def expected(corpus, texts, tmp_path_factory):
     return make_and_learn(path, corpus[1], folder, input_format="paragraphs")
 
 
-@pytest.mark.parametrize("store", ["jsonl", "xz", pytest.param("tfds", marks=pytest.mark.slow), *STORED])
-def test_every_kind_of_file_gives_the_same_records(store, corpus, texts, expected, tmp_path, monkeypatch):
+@pytest.mark.parametrize("store", ["jsonl", "xz", *STORED])
+def test_every_kind_of_file_gives_the_same_records(store, corpus, texts, expected, tmp_path):
     if store in STORED:
         source = STORED[store](tmp_path, texts)
-    elif store == "tfds":
-        monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-        source = f"tfds:{prepare_tfds(tmp_path, texts)}"
     else:
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
         source = write_text(tmp_path / f"texts.{store}", lzma.compress(lines) if store == "xz" else lines)

@@ -8,19 +8,18 @@ import pytest
 
 from data_gen.inspection import validation
 from data_gen.inspection.overview import inspect
-from data_gen.inspection.verification import verify
-from data_gen.options import InspectionOptions, VerificationOptions
+from data_gen.options import InspectionOptions
 from data_gen.rules import vectorized_instances
 from data_gen.rules.instances import InstanceConfig, make_full_sentences
 from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
 from official_bert.data.manifest import Manifest
 from official_bert.tokenization.exact import SPECIAL_TOKENS
+from tests.data_gen.inspection.record_samples import problems
 from tests.data_gen.samples import assert_alike, histogram, make_instance_config, make_records, make_store
 from tests.make import assert_mentions, write_text, write_vocab
 
 CLS, SEP, LENGTH = 2, 3, 24
-Documents = list[list[list[int]]]
 
 
 def make_config(**changes: object) -> InstanceConfig:
@@ -29,7 +28,7 @@ def make_config(**changes: object) -> InstanceConfig:
     return make_instance_config(**sizes, sentence_objective="none", vocabulary=vocabulary, **changes)
 
 
-def make_documents(count: int, longest_sentence: int, most_sentences: int = 9) -> Documents:
+def make_documents(count: int, longest_sentence: int, most_sentences: int = 9) -> list[list[list[int]]]:
     """Makes documents whose tokens count up across all of them, so that a token identifies its position."""
     rng, tokens = random.Random(count), itertools.count(10)
 
@@ -72,13 +71,11 @@ def test_full_sentences_are_shortened_like_the_reference(longest_sentence, most_
     reference = [each.input_ids for each in make_full_sentences(documents, config, random.Random(0))]
     firsts = np.array([sentence[0] for document in documents for sentence in document])
     lengths, cuts = [], []
-    for tokens, length in (
-        (np.array([row[1] for row in reference]), np.array(list(map(len, reference)))),
-        (fast.ids[:, 1].astype(int), fast.length),
-    ):
-        assert length.max() == LENGTH
+    second_tokens = [row[1] for row in reference]
+    for tokens, length in ((second_tokens, list(map(len, reference))), (fast.ids[:, 1], fast.length)):
+        assert max(length) == LENGTH
         lengths.append(histogram(length, LENGTH))
-        cuts.append(histogram(tokens - firsts[np.searchsorted(firsts, tokens, side="right") - 1], 30))
+        cuts.append(histogram(np.array(tokens, int) - firsts[np.searchsorted(firsts, tokens, side="right") - 1], 30))
     assert_alike(*lengths, "length")
     assert_alike(*cuts, "tokens cut in front")
 
@@ -97,7 +94,7 @@ def test_records_of_one_segment_are_recorded_verified_and_shown(algorithm, tmp_p
     recorded = Manifest.read(str(tmp_path / "out.manifest.json")).source["flags"]
     assert (recorded["sentence_objective"], recorded["masking_rates"]) == ("none", "0/100/0")
     files = {"input_file": [str(tmp_path / "out.tfrecord")], "vocab_file": vocab}
-    assert not verify(VerificationOptions(**files)).problems
+    assert problems(**files) == []
     inspect(InspectionOptions(**files))
     shown, predictions = capsys.readouterr().out, f"{summary['predictions']:,},"
     for part in ("label of the segments: none (0)", predictions, "  kept            100.0 % of these"):

@@ -4,8 +4,6 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data_gen.text import exclusion
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
@@ -15,12 +13,9 @@ from tests.make import assert_rejected, write_text
 TEXT = "A film to see twice, and “again”."
 
 
-SAME = [
-    ["Before.", "A film to\tsee", "twice,  and “again”.", "After."],
-    [TEXT.replace("film", "fi\ud83dlm")],
-    ["One wordAfilmtoseetwice,and“again”.and more"],
-]
-DIFFERENT = [[TEXT.lower()], ["A film to see twice, and “again”"], [], ["x" * 19]]
+SAME = [["Before.", "A film to\tsee", "twice,  and “again”.", "After."], [TEXT.replace("film", "fi\ud83dlm")]]
+SAME.append(["One wordAfilmtoseetwice,and“again”.and more"])
+DIFFERENT = [[TEXT.lower()], [TEXT.removesuffix(".")], [], ["x" * 19]]
 
 
 def test_comparison_ignores_only_white_space():
@@ -35,19 +30,6 @@ def test_short_texts_are_counted_and_ignored():
     assert excluded.is_in(["a" + "b" * 20])
     same_start = ExcludedTexts([f"{'a' * 20}b", f"{'a' * 20}c"])
     assert [same_start.is_in([f"{'a' * 20}{end}"]) for end in "bcd"] == [True, True, False]
-
-
-@given(
-    st.lists(st.text("ab é中😀", min_size=20, max_size=60), max_size=5),
-    st.lists(st.text("ab é中😀", max_size=80), max_size=4),
-    st.data(),
-)
-def test_texts_are_found_at_any_position(texts: list[str], document: list[str], data: st.DataObject):
-    excluded = ExcludedTexts(texts)
-    if texts and document and data.draw(st.booleans()):
-        document = [*document, document[0] + data.draw(st.sampled_from(texts)), "end"]
-    squeezed = "".join("".join(document).split())
-    assert excluded.is_in(document) == any(text in squeezed for text in excluded.texts)
 
 
 def test_excluded_documents_are_counted():

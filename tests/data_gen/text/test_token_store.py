@@ -1,7 +1,6 @@
 """Storage of a tokenized corpus on disk."""
 
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -51,7 +50,7 @@ def test_blocks_of_many_documents(tmp_path):
 
 
 def test_a_part_that_another_worker_completes_first_is_kept(tmp_path):
-    def write() -> Iterator[list[str]]:
+    def write():
         token_store.write_part(str(tmp_path / "0"), [["1"]], encode, np.dtype("<u2"), [1], lambda: {"rows": 7})
         yield ["1", "1"]
 

@@ -1,10 +1,7 @@
 """Learning a vocabulary from text, counting words with limited memory, and measuring vocabularies."""
 
 import collections
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -13,8 +10,7 @@ from data_gen.vocabulary import learning, report, word_counts, wordpiece_trainin
 from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.tokenization import exact
 from official_bert.tokenization.casing import UNCASED, make_casing
-from tests.conftest import ROOT
-from tests.make import assert_rejected, write_text, write_vocab
+from tests.make import assert_rejected, run_python, write_text, write_vocab
 
 TEXT = "The cats sat on the mats. Dogs walk, and cats walked! The unaffable dog walks on; Été été.\n" * 5
 
@@ -26,11 +22,7 @@ def learn(tmp_path: pathlib.Path, text: str = TEXT, **changes: object) -> learni
 
 
 def test_special_tokens_come_first_and_the_text_has_no_unknown_word(tmp_path):
-    for casing, letters in (
-        (UNCASED, "t"),
-        (make_casing(do_lower_case=False), "TtéÉ"),
-        (make_casing(True, False), "té"),
-    ):
+    for casing, letters in ((UNCASED, "t"), (make_casing(False), "TtéÉ"), (make_casing(True, False), "té")):
         pieces = learn(tmp_path, do_lower_case=casing.do_lower_case, strip_accents=casing.strip_accents).pieces
         assert pieces[:5] == list(exact.SPECIAL_TOKENS)
         assert len(pieces) == len(set(pieces)) == 60
@@ -40,17 +32,16 @@ def test_special_tokens_come_first_and_the_text_has_no_unknown_word(tmp_path):
 
 def test_the_command_writes_the_same_bytes_in_every_process(test_data, tmp_path):
     # Words are also split in half, and the trainer runs with one or several threads.
-    command = [sys.executable, *"-m official_bert_cli learn-vocabulary --vocab_size=4000 --max_words=9000".split()]
+    command = "-m official_bert_cli learn-vocabulary --vocab_size=4000 --max_words=9000".split()
     for flag, file in {"input_file": "de", "heldout_file": "tr"}.items():
         command.append(f"--{flag}={test_data / 'text' / file}_xquad.txt")
     command.append(f"--compare_with={test_data / 'vocab' / 'bert-base-uncased-vocab.txt'}")
-    running = []
+    outputs = []
     for seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": seed}
-        settings = {"cwd": ROOT, "env": environment, "stdout": subprocess.PIPE, "text": True}
-        running.append(subprocess.Popen([*command, f"--vocab_file={tmp_path / seed}.txt"], **settings))
-    first, second = (process.communicate()[0] for process in running)
-    assert [process.returncode for process in running] == [0, 0]
+        environment = {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": seed}
+        done = run_python(*command, f"--vocab_file={tmp_path / seed}.txt", environment=environment, check=True)
+        outputs.append(done.stdout)
+    first, second = outputs
     assert first.replace("/1.txt", "/2.txt") == second
     assert "1.txt: 4,000 pieces\nlearned from one sentence in 2 of 48 documents" in first
     assert "tr_xquad.txt; lower case): " in first
@@ -144,11 +135,9 @@ def test_with_a_heldout_file_all_text_is_learned_from(tmp_path):
     learned = learn(tmp_path, "ab\n\n" * 50, heldout_file=[heldout])
     assert (learned.text.counts, learned.heldout.counts) == ({"ab": 50}, {"ba": 1})
     write_text(tmp_path / "heldout.txt", "\n")
-    for file, names in (
-        (heldout, (f"--heldout_file={heldout}", "text")),
-        (str(tmp_path / "*.txt"), (tmp_path / "text.txt", "--input_file", "--heldout_file")),
-    ):
-        assert_rejected(names, learn, tmp_path, heldout_file=[file])
+    assert_rejected((f"--heldout_file={heldout}", "text"), learn, tmp_path, heldout_file=[heldout])
+    names = (tmp_path / "text.txt", "--input_file", "--heldout_file")
+    assert_rejected(names, learn, tmp_path, heldout_file=[str(tmp_path / "*.txt")])
 
 
 @pytest.mark.parametrize("casing", ["uncased", "cased"])
