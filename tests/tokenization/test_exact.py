@@ -13,7 +13,7 @@ from tests.make import VOCAB, assert_rejected, write_text, write_vocab
 
 CASED, ACCENTED = make_casing(do_lower_case=False), make_casing(strip_accents=False)
 CASINGS = [UNCASED, CASED, ACCENTED]
-# No released vocabulary is lower-cased with accents. The last one has pieces with accents.
+# No released vocabulary is lower-cased with accents. The cased multilingual one has pieces with accents.
 NAMES = {"uncased": UNCASED, "cased": CASED, "chinese": UNCASED}
 REAL_VOCABULARIES = [(f"bert-base-{name}-vocab.txt", casing) for name, casing in NAMES.items()]
 REAL_VOCABULARIES += [("bert-base-multilingual-cased-vocab.txt", casing) for casing in (CASED, ACCENTED)]

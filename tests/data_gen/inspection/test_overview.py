@@ -130,8 +130,7 @@ def test_a_report_over_an_input_or_in_a_missing_folder_is_refused(vocab_file, tm
     before = pathlib.Path(path).read_bytes()
     (tmp_path / "link").symlink_to(path)
     for report in (path, str(tmp_path / "link"), vocab_file):
-        names = ("--report", report, "input")
-        assert_rejected(names, inspect, InspectionOptions([path], vocab_file, report=report))
+        assert_rejected(("--report", report, "input"), inspect, InspectionOptions([path], vocab_file, report=report))
     assert_rejected("/proc/none", inspect, InspectionOptions([path], vocab_file, report="/proc/none/report.html"))
     assert capsys.readouterr().out == ""
     assert pathlib.Path(path).read_bytes() == before

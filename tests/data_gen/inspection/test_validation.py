@@ -29,7 +29,6 @@ from tests.make import assert_mentions, write_text, write_vocab
     ("masked_lm_positions", 0, 0, ("masked_lm_positions", 0, "slot 0", "[CLS]", "[SEP]")),
     ("masked_lm_positions", 0, 3, ("masked_lm_positions", 3, "slot 0", "[CLS]", "[SEP]")),
     ("masked_lm_positions", 1, 6, ("masked_lm_positions", 6, "slot 1", "[CLS]", "[SEP]")),
-    ("masked_lm_positions", 1, 8, ("masked_lm_positions", 8, "slot 1", "[CLS]", "[SEP]")),
     ("masked_lm_positions", 0, 5, ("masked_lm_positions", 4, "slot 1", "ascending")),
     ("masked_lm_positions", 0, 4, ("masked_lm_positions", 4, "slot 1", "ascending")),
     ("masked_lm_ids", 0, MASK, ("position 2", "[MASK]")),

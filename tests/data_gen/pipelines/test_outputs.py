@@ -24,8 +24,7 @@ def test_concurrent_runs_on_the_same_output_are_rejected(corpus, tmp_path):
         ("out.tfrecord", {"num_shards": 1, "output_file": several}),
     ):
         with lock_file(str(tmp_path / file), "output_file"):
-            names = ("--output_file", tmp_path / file, "process")
-            assert_rejected(names, make_records, corpus, tmp_path, **changes)
+            assert_rejected(("--output_file", tmp_path / file, "process"), make_records, corpus, tmp_path, **changes)
     assert not contents(tmp_path, "*.tfrecord*")
     assert make_records(corpus, tmp_path)["instances"]
     assert not contents(tmp_path, ".*")
@@ -75,8 +74,7 @@ def test_no_output_and_no_working_folder_destroys_an_input(name, flags, short_te
     if "work" not in name:
         pathlib.Path(text).unlink()
         pathlib.Path(text).symlink_to(short_texts[1])
-        names = ("--output_file", text, "input", short_texts[1])
-        assert_rejected(names, create_records, short_options(**flags))
+        assert_rejected(("--output_file", text, "input", short_texts[1]), create_records, short_options(**flags))
 
 
 @pytest.mark.parametrize("algorithm", ["reference", "fast"])

@@ -15,9 +15,8 @@ from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.samples import assert_alike, histogram, make_instance_config
 
 WORDS, CONTINUATIONS = 700, 300
-VOCAB = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
-VOCAB |= {f"w{number}": len(VOCAB) + number for number in range(WORDS)}
-VOCAB |= {f"##{number}": len(VOCAB) + number for number in range(CONTINUATIONS)}
+TOKENS = [*SPECIAL_TOKENS, *(f"w{n}" for n in range(WORDS)), *(f"##{n}" for n in range(CONTINUATIONS))]
+VOCAB = {token: number for number, token in enumerate(TOKENS)}
 UNK, CLS, SEP, MASK = (VOCAB[token] for token in ("[UNK]", "[CLS]", "[SEP]", "[MASK]"))
 ROWS, LENGTH, LIMIT, PROBABILITY = 6000, 64, 24, 0.3
 

@@ -21,7 +21,7 @@ def test_prose_is_kept_and_code_is_not():
     assert list(python_prose.sentences(text)) == sentences
 
 
-# Ends of "Return the ...". The x1 is no word: four of five words are enough. The last ends have indented lines.
+# Texts without their start, "Return the". A text needs enough words and an end, and at most two levels of indentation.
 PROSE = ["number of items.", "number of items:", "x1 of items.", "number\n    of items."]
 OTHER = ["only item.", "number of items,", "x1 of x2.", "\n  number\n    of items."]
 
