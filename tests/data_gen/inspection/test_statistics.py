@@ -6,7 +6,7 @@ import random
 import numpy as np
 
 from data_gen.inspection import batches, statistics
-from official_bert.data import record_schema
+from official_bert.data import record_codec, record_schema
 from official_bert.tokenization import exact
 from official_bert.utils import files
 from tests.conftest import WORDS
@@ -16,7 +16,7 @@ from tests.make import write_text
 
 def test_counts_equal_those_of_the_manifest(vocab_file, tmp_path, monkeypatch):
     rng = random.Random(0)
-    words = [word for word in WORDS if word.isalpha()]
+    words = [*(word for word in WORDS if word.isalpha()), "€"]
     sentences = [" ".join(rng.choices(words, k=rng.randrange(1, 12))) for _ in range(500)]
     text = write_text(tmp_path / "text", "\n".join("\n" * (rng.random() < 0.2) + each for each in sentences))
     make_records(([text], vocab_file), tmp_path, dupe_factor=1, num_shards=1, short_seq_prob=0.5)
@@ -35,6 +35,7 @@ def test_counts_equal_those_of_the_manifest(vocab_file, tmp_path, monkeypatch):
     made = read_manifest(tmp_path)["statistics"]
     assert (counted.records, counted.random_next) == (made["instances"], made["random_next"])
     assert (counted.predictions, counted.text) == (made["predictions"], made["maskable"])
+    assert counted.unknown == (record_codec.restore_masked_ids(records) == vocab["[UNK]"]).sum() > 0
     labels = records["masked_lm_ids"][records["masked_lm_weights"] > 0].tolist()
     ranked = sorted(set(labels), key=lambda label: (-labels.count(label), label))
     most = [(list(vocab)[label], labels.count(label)) for label in ranked]

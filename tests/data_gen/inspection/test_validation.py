@@ -24,6 +24,7 @@ from tests.make import assert_mentions, write_text, write_vocab
     ("segment_ids", 5, 0, ("segment_ids", 1, "position 4")),
     ("masked_lm_weights", 0, 0.0, ("masked_lm_weights", 0.0, "slot 0")),
     ("masked_lm_weights", 1, 0.5, ("masked_lm_weights", 0.5, "slot 1")),
+    ("masked_lm_weights", 1, float("nan"), ("masked_lm_weights", "nan", "slot 1")),
     ("masked_lm_positions", 2, 5, ("masked_lm_positions", 5, "slot 2", "weight")),
     ("masked_lm_ids", 2, 5, ("masked_lm_ids", 5, "slot 2", "weight")),
     ("masked_lm_positions", 0, 0, ("masked_lm_positions", 0, "slot 0", "[CLS]", "[SEP]")),
