@@ -88,8 +88,8 @@ def test_repeated_call_returns_the_stored_result(adapted, capsys):
 
 
 def test_report_states_whether_the_loss_fell_and_explains_unusual_initial_losses(tmp_path):
-    numbers = ((3.0, 3.1604), (5.0, 4.75), (1.5, 1.25))
-    result = training.Adaptation(*(training.Change(*each) for each in numbers), [])
+    domain, general, pieces = (training.Change(*losses) for losses in ((3.0, 3.1604), (5.0, 4.75), (1.5, 1.25)))
+    result = training.Adaptation(domain, general, pieces, [])
     assert re.search(r"domain .* 3.0000 .* 3.1604 .* 0.1604 worse .*\ngeneral .* 0.2500 better", str(result))
     assert "1.500 per word before, 1.250 after" in str(result)
     assert training.explain_first_losses(result, vocab_size=1000, has_masked_lm=True) == []

@@ -15,6 +15,7 @@ from official_bert.data import input_pipeline, manifest, record_codec, record_da
 from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.input_pipeline import RecordSource
 from official_bert.data.next_token_targets import add_next_token_targets
+from official_bert.data.packing import count_rows
 from official_bert.pretraining import record_files
 from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.run_records import RunRecords
@@ -104,7 +105,7 @@ def test_packing_is_chosen_by_a_sample_of_the_batches(tmp_path, monkeypatch):
     assert (options.autotune.enabled, options.experimental_distribute.auto_shard_policy.name) == (False, "DATA")
     assert (batches.cardinality(), batches.element_spec["input_ids"].shape) == (tf.data.INFINITE_CARDINALITY, (8, 16))
     monkeypatch.setattr(input_pipeline, "choose_packing", lambda *given: given)
-    rows = list(map(input_pipeline.count_rows, batches.take(3)))
+    rows = list(map(count_rows, batches.take(3)))
     assert source.choose_packing(8, 3, 2, 1) == (rows, 8, 2, 1)
 
 

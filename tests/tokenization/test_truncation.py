@@ -34,7 +34,7 @@ def test_random_truncation_takes_the_steps_of_the_original_in_linear_time():
         (a, b), found = ([list(range(size)) for size in sizes] for _ in range(2))
         while len(a) + len(b) > 20:
             (a if len(a) > len(b) else b).pop(0 if rng.random() < 0.5 else -1)
-        truncation.truncate_pair_at_random_ends(*found, 20, random.Random(seed))
+        truncation.truncate_pair_at_random_ends(found[0], found[1], 20, random.Random(seed))
         assert found == [a, b]
     # With quadratic run time, this list would take an hour.
     long = list(range(3_000_000))

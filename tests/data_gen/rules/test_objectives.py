@@ -76,8 +76,8 @@ def test_full_sentences_are_shortened_like_the_reference(longest_sentence, most_
         assert max(length) == LENGTH
         lengths.append(histogram(length, LENGTH))
         cuts.append(histogram(np.array(tokens, int) - firsts[np.searchsorted(firsts, tokens, side="right") - 1], 30))
-    assert_alike(*lengths, "length")
-    assert_alike(*cuts, "tokens cut in front")
+    assert_alike(lengths[0], lengths[1], "length")
+    assert_alike(cuts[0], cuts[1], "tokens cut in front")
 
 
 def test_a_last_sentence_of_one_token_is_an_instance():
