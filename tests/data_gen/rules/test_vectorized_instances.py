@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import random
 
 import numpy as np
 import pytest
@@ -9,7 +10,23 @@ import pytest
 from data_gen.rules import vectorized_instances
 from data_gen.rules.masking import MaskingVocabulary, number_to_predict
 from data_gen.rules.random_numbers import Random
+from official_bert.tokenization import truncation
 from tests.data_gen.samples import assert_alike, make_instance_config, make_store
+
+
+def test_vectorized_truncation_equals_truncation_by_single_tokens():
+    rng = random.Random(0)
+    a, b = np.array([(rng.randint(1, 40), rng.randint(1, 40)) for _ in range(500)]).T
+    zeros = np.zeros(len(a), np.int64)
+    pairs = vectorized_instances._truncate_pairs(
+        vectorized_instances.Pairs(zeros, a, zeros, b, zeros > 0), 29, Random(1)
+    )
+    for row, (long, short) in enumerate(zip(a, b, strict=True)):
+        first, second = list(range(long)), list(range(short))
+        truncation.truncate_pair_at_random_ends(first, second, 29, rng)
+        assert (pairs.a_length[row], pairs.b_length[row]) == (len(first), len(second))
+        assert 0 <= pairs.a_start[row] <= long - len(first)
+        assert 0 <= pairs.b_start[row] <= short - len(second)
 
 
 def test_chunks_are_split_and_paired_like_the_reference(tmp_path):
