@@ -11,7 +11,6 @@ import hypothesis
 import pytest
 
 from tests import make
-from tests.make import ROOT, WORDS, slow_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from official_bert.modeling.config import BertConfig
     from official_bert.tokenization.fast import FastTokenizer
     from tests.object_store import ObjectStore
-
-__all__ = ["ROOT", "WORDS", "slow_after"]
 
 # Must be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.make import ROOT
 
 _SECONDS = 120
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}

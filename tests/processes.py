@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from tests.conftest import ROOT
+from tests.make import ROOT
 
 _MARKED_TESTS_ON_DEVICES = """
 import sys

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from official_bert_cli import COMMANDS, load
-from tests.conftest import ROOT
+from tests.make import ROOT
 
 # From the foundations up. A package may import itself and the packages of the layers before its own.
 LAYERS = {

@@ -14,7 +14,7 @@ from official_bert.checkpoints.formats import hugging_face
 from official_bert.optimization import distribution
 from tests import make
 from tests.checkpoints.checkpoint_samples import sample
-from tests.conftest import WORDS
+from tests.make import WORDS
 
 # The last three words are not in the vocabulary.
 _WORDS = "the cat dog sat ran on mat in sun play walk and running catdog sunny".split()

@@ -21,8 +21,7 @@ from official_bert.optimization.choices import AdamOptions
 from official_bert.runs.training_log import read_log
 from tests import make
 from tests.adaptation.conftest import LENGTH, PREDICTIONS, make_options, write_text
-from tests.conftest import ROOT
-from tests.make import assert_mentions, assert_rejected, refusal, run_python, tiny_config
+from tests.make import ROOT, assert_mentions, assert_rejected, refusal, run_python, tiny_config
 
 
 def read_json(path: pathlib.Path):

@@ -20,8 +20,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.checkpoints.tensors import get_part_shapes
 from official_bert.modeling.config import BertConfig
-from tests.conftest import ROOT, WORDS
-from tests.make import VOCAB, assert_rejected, write_vocab
+from tests.make import ROOT, VOCAB, WORDS, assert_rejected, write_vocab
 
 # Layouts and outputs of models saved by model garden, at the version recorded in the file.
 MODEL_GARDEN = json.loads((ROOT / "tests" / "golden" / "model_garden.json").read_text())

@@ -22,8 +22,7 @@ from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import make_casing
 from tests.checkpoints import checkpoint_samples as samples
-from tests.conftest import WORDS
-from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, write_text
+from tests.make import VOCAB, WORDS, assert_mentions, assert_rejected, refusal, write_text
 
 
 def test_the_flag_lists_the_formats_that_can_be_written():

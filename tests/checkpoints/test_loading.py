@@ -24,8 +24,7 @@ from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.checkpoints import checkpoint_samples as samples
-from tests.conftest import WORDS
-from tests.make import add_attention_weight, assert_mentions, assert_rejected, refusal, write_text
+from tests.make import WORDS, add_attention_weight, assert_mentions, assert_rejected, refusal, write_text
 from tests.tokenization.test_exact import ACCENTED, CASED, CASINGS
 
 CLASSIFIER = frozenset({ENCODER, POOLER, samples.HEADS["sequence"]})

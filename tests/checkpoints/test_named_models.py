@@ -20,8 +20,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.modeling import choices
 from tests.checkpoints import checkpoint_samples as samples
-from tests.conftest import ROOT, WORDS
-from tests.make import assert_rejected, write_text
+from tests.make import ROOT, WORDS, assert_rejected, write_text
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TINY = "uncased_L-2_H-128_A-2"

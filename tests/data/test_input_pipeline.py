@@ -20,8 +20,7 @@ from official_bert.pretraining import record_files
 from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.utils import files
-from tests.conftest import WORDS
-from tests.make import assert_mentions, assert_rejected, flip_bits, tiny_config, write_manifest, write_text
+from tests.make import WORDS, assert_mentions, assert_rejected, flip_bits, tiny_config, write_manifest, write_text
 
 VOCAB = {word: number for number, word in enumerate(WORDS)}
 LENGTH, LIMIT = 16, 4

@@ -7,8 +7,7 @@ import pytest
 
 from official_bert.data import record_reader
 from official_bert.utils.signals import print_if_stopped
-from tests.conftest import ROOT
-from tests.make import run_python
+from tests.make import ROOT, run_python
 
 _STOP = """
 import os

@@ -15,9 +15,8 @@ from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.serving.models import find_versions
 from official_bert.utils import files
-from tests.conftest import ROOT
 from tests.export.exported_models import save_finetuned
-from tests.make import assert_mentions, tiny_config, write_text
+from tests.make import ROOT, assert_mentions, tiny_config, write_text
 
 pytestmark = pytest.mark.slow
 TEXT = "".join(f"the cat {word} on the mat .\na dog {word} in the sun .\n\n" for word in ("sat", "ran", "lay") * 20)

@@ -19,9 +19,8 @@ from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import EVAL, read_log
 from official_bert.tasks.options import SquadOptions
 from official_bert.tasks.task import DEV, TRAIN
-from tests.conftest import ROOT, WORDS
 from tests.export.exported_models import write_examples
-from tests.make import tiny_config, write_text
+from tests.make import ROOT, WORDS, tiny_config, write_text
 from tests.pretraining.conftest import record_files, shared_record_files  # noqa: F401
 from tests.pretraining.pretraining_runs import make_run_options
 

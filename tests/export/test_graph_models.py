@@ -11,10 +11,9 @@ import tensorflow as tf
 from official_bert.export.graph_models import TOP_K, build_graph_model, choose_candidates
 from official_bert.inference import exports
 from official_bert.kinds import graph_inputs, graph_model, names
-from tests.conftest import WORDS, slow_after
 from tests.export import exported_models as samples
 from tests.export.exported_models import SETTINGS, TEXTS, TEXTS_FOR, answer_in_python, make_source
-from tests.make import assert_mentions
+from tests.make import WORDS, assert_mentions, slow_after
 
 # Long text without identical windows. Rounding would decide between equal answers.
 _WORDS = "The cat sat on the mat, dog ran in sun playing and walking a".split()

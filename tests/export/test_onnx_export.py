@@ -24,9 +24,17 @@ from official_bert.modeling.head_input import BILSTM, FEATURES, HeadInput
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
-from tests.conftest import ROOT, slow_after
 from tests.export import exported_models as samples
-from tests.make import VOCAB, add_attention_weight, assert_mentions, assert_rejected, refusal, run_python
+from tests.make import (
+    ROOT,
+    VOCAB,
+    add_attention_weight,
+    assert_mentions,
+    assert_rejected,
+    refusal,
+    run_python,
+    slow_after,
+)
 
 
 def test_answers_have_the_types_of_saved_models(export_kind):

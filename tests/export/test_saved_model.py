@@ -26,10 +26,9 @@ from official_bert.kinds import graph_inputs, graph_model
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.checkpoints.checkpoint_samples import sample
-from tests.conftest import ROOT, slow_after
 from tests.export import exported_models as samples
 from tests.export.exported_models import export, make_source
-from tests.make import VOCAB, assert_mentions, assert_rejected, flip_bits, refusal, tiny_config
+from tests.make import ROOT, VOCAB, assert_mentions, assert_rejected, flip_bits, refusal, slow_after, tiny_config
 from tests.serving.serving_client import running
 
 

@@ -16,8 +16,7 @@ from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.features import NO_LABEL, Features, concatenate_rows
 from official_bert.kinds.names import VECTORS
 from official_bert.tasks.options import TableOptions
-from tests.conftest import WORDS
-from tests.make import tiny_config, write_text, write_vocab
+from tests.make import WORDS, tiny_config, write_text, write_vocab
 
 
 def write_table(path, count: int, seed: int) -> str:

@@ -9,8 +9,7 @@ from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
-from tests.conftest import WORDS
-from tests.make import write_vocab
+from tests.make import WORDS, write_vocab
 
 EXAMPLES = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
 

@@ -18,10 +18,9 @@ from official_bert.kinds.text_spec import TextExample
 from official_bert.runs.training_log import read_log
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.utils import progress
-from tests.conftest import WORDS
 from tests.event_files import read_scalars
 from tests.finetuning.conftest import change, write_table
-from tests.make import assert_mentions, assert_rejected, run_python, write_text
+from tests.make import WORDS, assert_mentions, assert_rejected, run_python, write_text
 
 SHORT = {"num_train_epochs": 1.0, "do_eval": False, "do_predict": False}
 

@@ -15,8 +15,7 @@ from official_bert.finetuning.initial_model import read_initial_model, select_he
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.modeling.head_input import HeadInput
 from tests.checkpoints.checkpoint_samples import sample
-from tests.conftest import WORDS
-from tests.make import assert_rejected, build_text_model, tiny_config, write_text, write_vocab
+from tests.make import WORDS, assert_rejected, build_text_model, tiny_config, write_text, write_vocab
 
 CONFIG = tiny_config(num_hidden_layers=1)
 

@@ -10,8 +10,7 @@ from official_bert.optimization.choices import AdamOptions
 from official_bert.tasks import all_tasks
 from official_bert.tasks.options import TASK_OPTIONS, Defaults, SquadOptions, SquadV2Options, TableOptions
 from official_bert.utils.flags import locked_options
-from tests.conftest import ROOT
-from tests.make import assert_rejected, write_text
+from tests.make import ROOT, assert_rejected, write_text
 
 
 def parse(*arguments: str) -> list:

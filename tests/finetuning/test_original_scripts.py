@@ -8,8 +8,7 @@ import pytest
 from official_bert.commands import RUN_CLASSIFIER, RUN_SQUAD
 from official_bert.finetuning import original_scripts
 from official_bert.tasks.options import TaskOptions
-from tests.conftest import slow_after
-from tests.make import assert_rejected, tiny_config, write_text, write_vocab
+from tests.make import assert_rejected, slow_after, tiny_config, write_text, write_vocab
 
 pytestmark = pytest.mark.usefixtures("skip_training")
 

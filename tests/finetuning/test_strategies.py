@@ -21,9 +21,8 @@ from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.optimization import distribution
 from official_bert.runs.training_log import read_log
 from official_bert.training import replicas
-from tests.conftest import ROOT
 from tests.finetuning.conftest import CLASSES, random_features, write_table
-from tests.make import VOCAB, assert_equal_weights, tiny_config, write_text
+from tests.make import ROOT, VOCAB, assert_equal_weights, tiny_config, write_text
 from tests.processes import run_marked_tests, worker_environments
 
 # A gradient that is zero except for rounding, such as for a bias that all candidates share, leads to an Adam step of up

@@ -15,9 +15,8 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.optimizers import BertAdamW, KerasAdamW, Lamb, LayerwiseAdamW
 from official_bert.training.forward_pass import make_forward_pass
-from tests.conftest import slow_after
 from tests.finetuning.conftest import random_features
-from tests.make import tiny_config
+from tests.make import slow_after, tiny_config
 
 ROWS, LENGTH = 7, 12
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import slow_after
 from tests.golden import make_answers_and_losses
 from tests.golden.make_answers_and_losses import MODELS, RUNS, read
+from tests.make import slow_after
 
 TOLERANCE = 1e-3
 

@@ -14,8 +14,7 @@ from official_bert.inference.fill_mask import fill_mask, fill_masks, make_predic
 from official_bert.kinds.names import FILL_MASK
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
-from tests.conftest import WORDS
-from tests.make import VOCAB, assert_rejected, tiny_config, write_run, write_vocab
+from tests.make import VOCAB, WORDS, assert_rejected, tiny_config, write_run, write_vocab
 
 
 @functools.cache

@@ -24,9 +24,8 @@ from official_bert.runs.locks import lock_file
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
-from tests.conftest import slow_after
 from tests.inference.batch_models import export_batches, interrupt_at_group
-from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, tiny_config, write_rows
+from tests.make import VOCAB, assert_mentions, assert_rejected, refusal, slow_after, tiny_config, write_rows
 
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
 

@@ -17,8 +17,16 @@ from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import optimizers, schedules
 from tests import make
-from tests.conftest import ROOT, slow_after
-from tests.make import assert_equal_weights, assert_mentions, assert_rejected, compile_eagerly, refusal, tiny_config
+from tests.make import (
+    ROOT,
+    assert_equal_weights,
+    assert_mentions,
+    assert_rejected,
+    compile_eagerly,
+    refusal,
+    slow_after,
+    tiny_config,
+)
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking"]
 

@@ -7,8 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.make import VOCAB, run_python
+from tests.make import ROOT, VOCAB, run_python
 
 TRAIN_AND_PREDICT = """
 import sys

@@ -8,8 +8,7 @@ import pytest
 import official_bert_cli
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from tests.conftest import ROOT, slow_after
-from tests.make import assert_rejected, write_text
+from tests.make import ROOT, assert_rejected, slow_after, write_text
 
 MODELS = {path.stem: BertConfig.from_json_file(str(path)) for path in sorted(ROOT.glob("configs/models/*.json"))}
 

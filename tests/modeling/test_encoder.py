@@ -20,8 +20,7 @@ from official_bert.modeling.heads import FirstPosition, GatherPositions, LastTok
 from official_bert.modeling.initialization import activation
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
-from tests.conftest import ROOT
-from tests.make import assert_rejected, list_weights, tiny_config
+from tests.make import ROOT, assert_rejected, list_weights, tiny_config
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 from tests.reference import Reference
 

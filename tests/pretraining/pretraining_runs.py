@@ -20,8 +20,7 @@ from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
 from tests import make
-from tests.conftest import WORDS
-from tests.make import list_weights
+from tests.make import WORDS, list_weights
 
 LENGTH, PREDICTIONS = 12, 3
 SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)

@@ -13,8 +13,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.pretraining import corpus_initialization, run
 from official_bert.pretraining.corpus_initialization import count, initialize
-from tests.conftest import WORDS
-from tests.make import list_weights
+from tests.make import WORDS, list_weights
 
 V = 12
 SMALL = BertConfig(len(WORDS), 68, 2, 4, 8, max_position_embeddings=32)  # the smallest width that compares segments

@@ -14,7 +14,7 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.pretraining.cost import estimate_memory, print_memory_estimate
 from official_bert.pretraining.losses import compute_mean_losses, compute_pretraining_sums
 from official_bert.pretraining.options import Phase
-from tests.conftest import slow_after
+from tests.make import slow_after
 from tests.pretraining.pretraining_runs import feature_specs
 
 BATCH, LENGTH, PREDICTIONS = 7, 128, 2

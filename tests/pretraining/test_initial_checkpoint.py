@@ -17,8 +17,7 @@ from official_bert.pretraining.initial_checkpoint import assign_initial_weights
 from official_bert.tokenization.casing import UNCASED
 from tests import make
 from tests.checkpoints.checkpoint_samples import HEADS, sample
-from tests.conftest import WORDS
-from tests.make import assert_mentions, assert_rejected, list_weights, refusal
+from tests.make import WORDS, assert_mentions, assert_rejected, list_weights, refusal
 from tests.pretraining.pretraining_runs import make_pretrainer
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from data_gen.options import RecordOptions
 from official_bert.pretraining.run import pretrain
-from tests.conftest import ROOT
+from tests.make import ROOT
 from tests.pretraining.pretraining_runs import log_values, make_run_options
 
 ORIGINAL = ROOT / "tests" / "golden" / "original" / "curves"

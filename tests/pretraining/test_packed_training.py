@@ -11,8 +11,7 @@ from official_bert.data.packing import Packing
 from official_bert.optimization.distribution import get_strategy
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import read_log
-from tests.conftest import WORDS
-from tests.make import tiny_config
+from tests.make import WORDS, tiny_config
 from tests.pretraining import pretraining_runs as runs
 from tests.processes import run_marked_tests
 

@@ -24,8 +24,17 @@ from official_bert.pretraining.run import pretrain, restore
 from official_bert.pretraining.run_metadata import check_resume_compatibility, describe_file_changes
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import format_line, read_log
-from tests.conftest import ROOT, WORDS
-from tests.make import assert_mentions, assert_rejected, flip_bits, refusal, run_python, tiny_config, write_text
+from tests.make import (
+    ROOT,
+    WORDS,
+    assert_mentions,
+    assert_rejected,
+    flip_bits,
+    refusal,
+    run_python,
+    tiny_config,
+    write_text,
+)
 from tests.pretraining import pretraining_runs as runs
 
 LONGER = 16

@@ -34,9 +34,8 @@ from official_bert.runs.locks import lock_folder
 from official_bert.runs.training_log import read_log
 from tests import make
 from tests.checkpoints.checkpoint_samples import sample
-from tests.conftest import ROOT, WORDS
 from tests.event_files import read_scalars
-from tests.make import assert_mentions, assert_rejected, refusal, tiny_config, write_text, write_vocab
+from tests.make import ROOT, WORDS, assert_mentions, assert_rejected, refusal, tiny_config, write_text, write_vocab
 from tests.pretraining import pretraining_runs as runs
 
 SWAPPED = [*WORDS[:7], WORDS[8], WORDS[7], *WORDS[9:]]

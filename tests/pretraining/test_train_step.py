@@ -17,8 +17,7 @@ from official_bert.optimization.distribution import get_strategy
 from official_bert.pretraining.losses import compute_pretraining_metrics
 from official_bert.pretraining.train_step import SUMS
 from official_bert.runs.training_log import read_log
-from tests.conftest import ROOT
-from tests.make import list_weights, write_text
+from tests.make import ROOT, list_weights, write_text
 from tests.make import tiny_config as make_config
 from tests.pretraining import pretraining_runs as runs
 from tests.processes import run_marked_tests, worker_environments

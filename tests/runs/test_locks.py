@@ -17,8 +17,7 @@ from official_bert.runs import locks
 from official_bert.runs.locks import lock_file, lock_folder
 from official_bert.tasks.options import TableOptions
 from official_bert.utils import files
-from tests.conftest import ROOT
-from tests.make import assert_rejected, write_text
+from tests.make import ROOT, assert_rejected, write_text
 
 HOLD = """
 import sys, time

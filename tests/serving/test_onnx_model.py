@@ -22,9 +22,8 @@ from official_bert.serving import batching, metrics
 from official_bert.serving.check_export import check
 from official_bert.serving.models import Models
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions, ServingOptions
-from tests.conftest import ROOT
 from tests.export.exported_models import assert_answers
-from tests.make import assert_mentions, assert_rejected, refusal, run_python, write_rows, write_text
+from tests.make import ROOT, assert_mentions, assert_rejected, refusal, run_python, write_rows, write_text
 from tests.serving.serving_client import eventually, make_request, read_metric, running, sent
 
 TEXT = "the cat sat on the mat"

@@ -18,8 +18,7 @@ import pytest
 from official_bert.inference.predictor import Tensor
 from official_bert.serving import logs, openapi, server
 from official_bert.serving.options import ServingOptions
-from tests.conftest import ROOT
-from tests.make import assert_rejected
+from tests.make import ROOT, assert_rejected
 from tests.serving.serving_client import Client, eventually, get_status, make_request, read_metric, running, sent
 
 

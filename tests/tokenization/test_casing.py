@@ -9,8 +9,7 @@ from official_bert.tokenization import casing as casings
 from official_bert.tokenization import exact
 from official_bert.tokenization.casing import UNCASED, detect_lower_case
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab, parse_vocab
-from tests.conftest import WORDS
-from tests.make import assert_mentions, assert_rejected, tiny_config
+from tests.make import WORDS, assert_mentions, assert_rejected, tiny_config
 from tests.tokenization.test_exact import CASED
 
 RELEASED = {"uncased": (True, "a"), "cased": (False, "A"), "chinese": (None, "")}

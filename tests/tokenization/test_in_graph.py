@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer
-from tests.conftest import slow_after
-from tests.make import assert_rejected
+from tests.make import assert_rejected, slow_after
 from tests.tokenization import test_fast
 from tests.tokenization.test_exact import ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES, SOME
 from tests.tokenization.test_fast import STAYING_MARKS, make_vocab, odd_tokenizer

@@ -18,8 +18,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.modeling.encoder import build_encoder
 from official_bert.utils import files
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, assert_unreadable, change_json, convert, sample
-from tests.conftest import ROOT
-from tests.make import VOCAB, assert_equal_weights, assert_rejected, build_task_model, build_text_model
+from tests.make import ROOT, VOCAB, assert_equal_weights, assert_rejected, build_task_model, build_text_model
 
 SPEC = {"task": "table", "kind": "classification", "pair": False, "labels": ["x", "y"]}
 SPEC |= {"num_choices": None, "max_seq_length": 16}

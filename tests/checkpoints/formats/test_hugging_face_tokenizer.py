@@ -12,9 +12,8 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.exact import FullTokenizer
 from tests.checkpoints import checkpoint_samples as samples
-from tests.conftest import WORDS
 from tests.golden import make_added_tokens as golden
-from tests.make import assert_rejected, write_vocab
+from tests.make import WORDS, assert_rejected, write_vocab
 
 SETTINGS, TOKENIZER, CONFIG, ADDED = "tokenizer_config.json", "tokenizer.json", "config.json", "added_tokens.json"
 # Settings that no tokenizer of BERT has.

@@ -16,8 +16,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.tokenization.casing import UNCASED
 from tests.checkpoints import checkpoint_samples as samples
-from tests.conftest import WORDS
-from tests.make import assert_rejected
+from tests.make import WORDS, assert_rejected
 from tests.tokenization.test_exact import ACCENTED, CASINGS
 
 

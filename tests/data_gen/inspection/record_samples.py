@@ -9,7 +9,7 @@ from data_gen.inspection.verification import Findings, verify
 from data_gen.options import VerificationOptions
 from data_gen.pipelines import writer
 from official_bert.data import record_codec, record_schema
-from tests.conftest import WORDS
+from tests.make import WORDS
 
 LENGTH, PREDICTIONS = 10, 3
 SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS)

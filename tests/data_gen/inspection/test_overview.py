@@ -5,9 +5,8 @@ import re
 
 from data_gen.inspection.overview import inspect
 from data_gen.options import InspectionOptions
-from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import DOG, THE, UNMASKED, good, keep_tokens, write
-from tests.make import assert_rejected, flip_bits, write_manifest, write_text, write_vocab
+from tests.make import WORDS, assert_rejected, flip_bits, write_manifest, write_text, write_vocab
 
 
 def test_records_are_printed_as_text(vocab_file, tmp_path, capsys):

@@ -9,9 +9,8 @@ from data_gen.inspection import batches, statistics
 from official_bert.data import record_codec, record_schema
 from official_bert.tokenization import exact
 from official_bert.utils import files
-from tests.conftest import WORDS
 from tests.data_gen.samples import LENGTH, PREDICTIONS, make_records, parse_records, read_manifest
-from tests.make import write_text
+from tests.make import WORDS, write_text
 
 
 def test_counts_equal_those_of_the_manifest(vocab_file, tmp_path, monkeypatch):

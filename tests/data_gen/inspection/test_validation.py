@@ -9,10 +9,9 @@ from data_gen.options import InspectionOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import PretrainingOptions
 from official_bert.pretraining.record_files import RecordFiles
-from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import CLS, MASK, SEP, THE, UNMASKED, check, good, problems, write
 from tests.data_gen.samples import LENGTH, PREDICTIONS, make_records
-from tests.make import assert_mentions, write_text, write_vocab
+from tests.make import WORDS, assert_mentions, write_text, write_vocab
 
 
 @pytest.mark.parametrize(("name", "place", "value", "names"), [

@@ -15,7 +15,6 @@ from data_gen.pipelines import writer
 from official_bert.data import manifest
 from official_bert.utils import files
 from tests import make
-from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import (
     LENGTH,
     MASK,
@@ -27,7 +26,7 @@ from tests.data_gen.inspection.record_samples import (
     serialize,
     write,
 )
-from tests.make import assert_mentions, assert_rejected, flip_bits, write_text, write_vocab
+from tests.make import WORDS, assert_mentions, assert_rejected, flip_bits, write_text, write_vocab
 
 
 def write_manifest(counts: dict[str, int], vocab_file: str, **changes: object) -> str:

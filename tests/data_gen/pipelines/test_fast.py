@@ -20,10 +20,9 @@ from data_gen.pipelines import fast, one_machine, run_plan, shuffle, worker
 from official_bert.data import record_codec
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
-from tests.conftest import ROOT
 from tests.data_gen import samples
 from tests.data_gen.samples import assert_alike, contents, histogram, make_options, make_records, parse_records
-from tests.make import assert_mentions, assert_rejected, run_python, write_text, write_vocab
+from tests.make import ROOT, assert_mentions, assert_rejected, run_python, write_text, write_vocab
 
 
 def test_bytes_are_the_same_for_any_number_of_workers(corpus, tmp_path, monkeypatch):

@@ -12,10 +12,9 @@ from data_gen.pipelines.worker import TextError
 from official_bert.errors import UserError
 from official_bert.utils import dask_cluster
 from tests import dask_clusters
-from tests.conftest import slow_after
 from tests.dask_clusters import OneProcess, ended, wait_until
 from tests.data_gen.samples import contents, make_command, make_options, make_records
-from tests.make import assert_mentions, assert_rejected, refusal, write_text
+from tests.make import assert_mentions, assert_rejected, refusal, slow_after, write_text
 
 ADDRESS = "tcp://127.0.0.1:8786"
 

@@ -16,10 +16,9 @@ from data_gen.text import formats
 from official_bert.data import record_codec
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from official_bert.utils import files
-from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import check
 from tests.data_gen.samples import contents, create_records, make_options, make_records, parse_records, read_manifest
-from tests.make import assert_mentions, assert_rejected, refusal, write_rows, write_text, write_vocab
+from tests.make import WORDS, assert_mentions, assert_rejected, refusal, write_rows, write_text, write_vocab
 
 BOTH = pytest.mark.parametrize("algorithm", ["fast", "reference"])
 

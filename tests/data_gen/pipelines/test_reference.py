@@ -12,9 +12,8 @@ from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, writer
 from data_gen.text import documents
 from official_bert.data import record_codec
-from tests.conftest import ROOT
 from tests.data_gen.samples import contents
-from tests.make import assert_rejected, write_text
+from tests.make import ROOT, assert_rejected, write_text
 
 ORIGINAL = ROOT / "tests" / "golden" / "original" / "records"
 FLAGS = dict(line.split(" ", 1) for line in (ORIGINAL / "flags.txt").read_text().splitlines())

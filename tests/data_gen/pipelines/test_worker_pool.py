@@ -13,9 +13,8 @@ import pytest
 
 from data_gen.pipelines import outputs, worker, worker_pool
 from data_gen.text import formats
-from tests.conftest import ROOT
 from tests.data_gen.samples import contents, make_options, make_records
-from tests.make import assert_rejected, run_python, write_text
+from tests.make import ROOT, assert_rejected, run_python, write_text
 from tests.processes import wait_for_exit
 from tests.stored_texts import parquet
 

@@ -11,8 +11,7 @@ from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries, get_
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, parse_vocab
 from official_bert.tokenization.fast import FastTokenizer
-from tests.conftest import ROOT
-from tests.make import assert_rejected, write_text
+from tests.make import ROOT, assert_rejected, write_text
 from tests.tokenization.test_exact import CASINGS
 
 WORDS = "机器\n机器学习\n学习者\n模型\nDNA测序\nin\nÜ\nかな\nC++\n"

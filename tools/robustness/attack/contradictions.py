@@ -62,7 +62,7 @@ def _expect_acceptance(folder: str, is_consistent: bool, **options: Any) -> None
 
 
 def _change_vocabulary(case: Case, rng: random.Random) -> None:
-    from tests.conftest import WORDS
+    from tests.make import WORDS
 
     folder, lines = _write_checkpoint(case, rng.choice(_FORMATS)), list(WORDS)
     change = rng.choice(["none", "swap", "shorten", "rename", "lengthen"])
@@ -117,7 +117,7 @@ def _change_label_order(case: Case, rng: random.Random) -> None:
     """Reads a multi-label model with thresholds and passes its labels in another order."""
     import official_bert
     from official_bert.modeling.config import BertConfig
-    from tests.conftest import WORDS
+    from tests.make import WORDS
 
     config = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=16, initializer_range=1.0)
     thresholds = [rng.uniform(0.1, 0.9) for _ in _LABELS]

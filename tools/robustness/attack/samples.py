@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.conftest import WORDS
+from tests.make import WORDS
 from tools.robustness.attack import processes
 from tools.robustness.attack.cases import NotHeldError
 
