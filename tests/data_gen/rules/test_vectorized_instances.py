@@ -27,6 +27,8 @@ def test_vectorized_truncation_equals_truncation_by_single_tokens():
         assert (pairs.a_length[row], pairs.b_length[row]) == (len(first), len(second))
         assert 0 <= pairs.a_start[row] <= long - len(first)
         assert 0 <= pairs.b_start[row] <= short - len(second)
+    for start, removed in ((pairs.a_start, a - pairs.a_length), (pairs.b_start, b - pairs.b_length)):
+        assert 0.45 < start.sum() / removed.sum() < 0.55  # from either end
 
 
 def test_chunks_are_split_and_paired_like_the_reference(tmp_path):

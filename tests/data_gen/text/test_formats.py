@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable
 
 import fsspec
+import pyarrow.parquet
 import pytest
 import tensorflow as tf
 import zstandard
@@ -208,6 +209,12 @@ def test_rows_are_documents_whose_lines_are_paragraphs(kind, tmp_path):
     ranges = [(path, *part) for path in paths for part in find_ranges(path, kind, 1)]
     parts = (read_documents(path, kind, start=start, end=end) for path, start, end in ranges)
     assert list(itertools.chain(*parts)) == DOCUMENTS
+
+
+def test_the_column_of_the_text_is_chosen(tmp_path):
+    table = stored_texts.table(["none"]).append_column("body", [["It is."]])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    assert list(read_documents(str(tmp_path / "a.parquet"), text_field="body")) == [["It is."]]
 
 
 fast_bzip2, fast_xz = functools.partial(bz2.compress, compresslevel=1), functools.partial(lzma.compress, preset=0)

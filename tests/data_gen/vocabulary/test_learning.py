@@ -64,6 +64,7 @@ def test_a_piece_must_be_frequent_enough(tmp_path, monkeypatch):
     text = "aba aba aba cdc cdc\n"
     assert "cdc" in learn(tmp_path, text, min_frequency=2).pieces
     assert {"aba", "cdc"} & {*learn(tmp_path, text, min_frequency=3).pieces} == {"aba"}
+    assert "aba" not in learn(tmp_path, text, min_frequency=4).pieces
     assert len(learn(tmp_path, vocab_size=5000).pieces) < 200
     assert len(learn(tmp_path, vocab_size=39).pieces) == 39  # special tokens and letters only
     assert "a" in learn(tmp_path, "a" * 200).pieces
