@@ -30,7 +30,7 @@ def test_a_class_that_is_never_predicted_has_scores_of_zero():
 
 
 def test_a_card_has_scores_classes_baseline_settings_and_the_most_confident_errors_first():
-    settings = {"init": "model", "learning_rate": 5e-5, "freeze": []}
+    settings = {"init": "model", "learning_rate": 5e-5, "freeze": [], "random_seed": 0}
     lines = format_card(settings, num_truncated=2)
     expected = """# sst-2
 Classes: 0, 1.
@@ -45,7 +45,8 @@ Classes: 0, 1.
 ## Errors, dev: 2 of 6
 | bad &lt;b&gt;film&lt;/b&gt; | 0 | 1 | 0.990 |
 | fine film | 1 | 0 | 0.600 |
-| --learning_rate | 5e-05 |"""
+| --learning_rate | 5e-05 |
+| --random_seed | 0 |"""
     assert [line for line in lines if line in expected.splitlines()] == expected.splitlines()
     # There is no minimum confidence, so that "answers every text" would be false.
     absent = ("good film", "freeze", "answers every text", "Calibration")

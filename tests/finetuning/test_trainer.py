@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -183,6 +184,16 @@ def test_early_stopping_counts_evaluations_since_the_best_score(scores, patience
 def test_log_lines_are_evenly_spaced_between_evaluations(log_steps, eval_steps, num_steps, expected):
     steps = range(1, max(expected) + 1)
     assert [step for step in steps if training._is_logged(step, log_steps, eval_steps, num_steps)] == expected
+
+
+def test_a_resumed_run_evaluates_at_the_steps_of_an_uninterrupted_run():
+    steps = {"num_steps": 11, "eval_steps": 4, "steps_per_epoch": 1}
+    run = mock.MagicMock(_step=5, _scores=[], _trainer=mock.Mock(**steps), _options=mock.Mock(early_stopping=0))
+    run._trainer.train = lambda _, first, last, *arguments: (last, 0.5)
+    with mock.patch.object(training, "StopRequest") as request:
+        request().__enter__().is_pending.return_value = False
+        _Run.train(run)
+    assert [call.args[0] for call in run._evaluate.call_args_list] == [8, 11]
 
 
 def test_the_scores_of_a_resumed_run_are_higher_if_they_are_better(tmp_path):
