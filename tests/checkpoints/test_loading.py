@@ -54,12 +54,14 @@ def test_written_checkpoints_are_read_back_bit_for_bit(format_name, parts, casin
         samples.assert_equal(checkpoint, again)
 
 
-def test_names_of_classes_are_preserved(tiny_config, tmp_path):
+def test_names_of_classes_are_preserved_unless_they_are_placeholders(tiny_config, tmp_path):
     labels = ("yes", "no", "möglich")
     checkpoint = dataclasses.replace(samples.sample(tiny_config, CLASSIFIER), labels=labels)
     for format_name in ("tf1", "official_bert", "hugging_face"):
         FORMATS[format_name].write(checkpoint, str(tmp_path / format_name))
         assert open_model(str(tmp_path / format_name)).labels == labels
+    placeholders = dataclasses.replace(checkpoint, labels=("LABEL_0", "LABEL_1", "LABEL_2"))
+    assert FORMATS["hugging_face"].write(placeholders, str(tmp_path / "placeholders")).labels is None
     (tmp_path / "tf1" / "checksums.json").unlink()
     for content, numbers in (('["yes", "no"]', (2, 3)), ('["yes", "no", 3]', ())):
         (tmp_path / "tf1" / "labels.json").write_text(content)

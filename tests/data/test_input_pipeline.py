@@ -324,6 +324,7 @@ def test_every_token_is_predicted_from_the_previous_tokens(tmp_path):
     plain, keys = parse_records(*paths), tf.range(40, dtype=tf.int64)
     masked = masking()(plain, keys)
     assert (masked["input_ids"] != plain["input_ids"]).numpy().any()
-    for name, values in add_next_token_targets(masked, keys).items():
-        np.testing.assert_array_equal(values, batch[name][:40])
+    for features in (masked, plain):
+        for name, values in add_next_token_targets(features, keys).items():
+            np.testing.assert_array_equal(values, batch[name][:40])
     assert not ids[40:].any()

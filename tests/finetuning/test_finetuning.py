@@ -236,7 +236,7 @@ def mark_one_row_with_both_labels(options):
 @pytest.mark.parametrize(("changes", "names"), [
     ({"max_seq_length": 64}, ("--max_seq_length", 64, 32)),
     ({"class_weights": ["1", "x"]}, ("--class_weights", "1,x", "balanced", 2, "bad, good")),
-    ({"do_train": False}, ("--init", "--do_train")),
+    ({"do_train": False}, ("--init", "--do_train")), ({"task": "sst-3"}, ("sst-3", "sst-2")),
     ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, ("--data_dir", "nowhere")),
     ({"metric_for_best_model": "f1"}, ("--metric_for_best_model", "f1", "accuracy, f1_macro")),
     ({"metric_for_best_model": "accuracy", "eval_file": None}, ("--metric_for_best_model", "--eval_file")),

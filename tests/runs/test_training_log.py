@@ -32,6 +32,7 @@ def test_a_log_works_without_tensorboard_and_reports_errors(tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr("importlib.util.find_spec", lambda _: None)
         TrainingLog(str(tmp_path), 0).write(EVAL, 1, {"loss": 1.0})
+    TrainingLog(None, 0).write(EVAL, 2, {"loss": 1.0})  # as all workers but the chief do
     assert [path.name for path in tmp_path.iterdir()] == ["eval.jsonl"]
     fail = mock.Mock(side_effect=tf.errors.ResourceExhaustedError(None, None, "ENOSPC"))
     monkeypatch.setattr("tensorflow.summary.create_file_writer", fail)

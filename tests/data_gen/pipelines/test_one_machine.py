@@ -200,6 +200,8 @@ def test_shares_in_the_summary_are_relative_to_their_totals_and_high_ones_give_a
     counts |= {"sequential": 299, "text_invalid_bytes": 7}
     assert_mentions(describe(counts, 3), "50.17 %", "--max_seq_length=40", "--input_format=paragraphs")
     assert "not UTF-8: 7\n" in describe(counts, 3)
+    del counts["text_excluded"]
+    assert not re.search("--exclude_texts|predictions .*%", describe(counts | {"predictions": 0}, 3))
 
 
 CHARACTERS = [chr(code) for code in range(0x4E00, 0x4E40)]
