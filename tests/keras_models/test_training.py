@@ -53,6 +53,16 @@ def test_a_fitted_model_and_its_data_are_freed(uses_data_set: bool):
     assert deleted() is None
 
 
+def test_validation_batches_have_the_size_of_training_batches_or_their_own():
+    model, callback, batches = build(run_eagerly=True), keras.callbacks.Callback(), []
+    callback.on_test_batch_end = lambda batch, logs=None: batches.append(batch)
+    settings = {"batch_size": 2, "validation_data": (TEXTS[:4], LABELS[:4]), "callbacks": [callback], "verbose": 0}
+    model.fit(TEXTS[:4], LABELS[:4], **settings)
+    model.fit(TEXTS[:4], LABELS[:4], validation_batch_size=3, **settings)
+    model.fit(TEXTS[:4], LABELS[:4], validation_batch_size=4, **settings)
+    assert batches == [0, 1, 0, 1, 0]
+
+
 def test_fit_on_strings_equals_fit_on_the_same_batches_of_ids():
     model = build(adam_bias_correction=False, run_eagerly=True)
     settings = {"batch_size": 8, "epochs": 2, "group_by_length": True}
