@@ -9,17 +9,23 @@ import keras
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import loading, run_checkpoints
 from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.loading import open_model
+from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.finetuning import batches
 from official_bert.finetuning.options import FinetuningOptions
 from official_bert.finetuning.trainer import Trainer
+from official_bert.inference.keras_model import compute_outputs
 from official_bert.kinds.all_kinds import SPECS
+from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.features import padded_inputs, row_lengths
 from official_bert.kinds.names import CLASSIFICATION, KINDS, QUESTION_ANSWERING, TAGGING, VECTORS
 from official_bert.kinds.vectors.spec import VectorSpec
+from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
 from official_bert.runs.training_log import read_log
+from official_bert.tokenization.casing import UNCASED
 from official_bert.training import replicas
 from tests.finetuning.conftest import CLASSES, random_features, write_table
 from tests.make import ROOT, VOCAB, assert_equal_weights, tiny_config, write_text
@@ -41,11 +47,11 @@ def make_trainer(kind: str, strategy: str, head_dropout: float = 0.0, micro_batc
     head = VectorSpec(normalize=True) if kind == VECTORS else SPECS[kind](labels=tuple(map(str, range(CLASSES))))
     # Vectors of small weights are nearly equal.
     config = tiny_config(num_hidden_layers=1, initializer_range=0.2, **WITHOUT_DROPOUT) if kind == VECTORS else CONFIG
-    initial_model = LoadedModel(config, {}, VOCAB)
+    initial_model = LoadedModel(config, {}, VOCAB, UNCASED)
     trainer = Trainer(head, initial_model, options, ROWS, strategy=distribution.get_strategy(strategy))
     assert trainer.num_steps == STEPS
     for layer in trainer.model._flatten_layers():
-        if layer.name == "head_dropout":  # its masks depend on the replica
+        if isinstance(layer, Dropout):  # its masks depend on the replica
             layer.rate = head_dropout
     return trainer
 
@@ -78,6 +84,8 @@ def compiled_lengths(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
 
 
 def test_batches_for_a_tpu_have_few_lengths():
+    lengths = {length: replicas.make_length_buckets(length) for length in (384, 128, 20)}
+    assert lengths == {384: (32, 64, 128, 256, 384), 128: (32, 64, 128), 20: (20,)}
     features = random_features(CLASSIFICATION, ROWS, longest=24)
     for row, length in enumerate(row_lengths(features)):
         padded = padded_inputs(features, np.array([row, -1]), 24, buckets=(8, 16, 24))["input_mask"]
@@ -119,15 +127,38 @@ def test_replicas_equal_one_device(number: int):
     print(run_marked_tests(number, __file__))
 
 
-KINDS_AND_MICRO_BATCHES = [*((kind, 1) for kind in (*KINDS, VECTORS)), (VECTORS, 2)]
-ON_TWO_DEVICES = [pytest.param(*each, marks=pytest.mark.two_devices) for each in KINDS_AND_MICRO_BATCHES]
+ON_TWO_DEVICES = [(kind, 1) for kind in (*KINDS, VECTORS)] + [(VECTORS, 2)]
 # Batches of 5 rows are padded to 8, so some replicas receive only padding.
 ON_EIGHT_DEVICES = pytest.param(TAGGING, 1, marks=pytest.mark.eight_devices)
 
 
-@pytest.mark.parametrize(("kind", "micro_batches"), [*ON_TWO_DEVICES, ON_EIGHT_DEVICES])
+@pytest.mark.parametrize(
+    ("kind", "micro_batches"),
+    [*(pytest.param(*each, marks=pytest.mark.two_devices) for each in ON_TWO_DEVICES), ON_EIGHT_DEVICES],
+)
 def test_several_devices_take_the_same_steps_as_one(kind: str, micro_batches: int):
     assert_alike(kind, train(kind, "one_device"), train(kind, "mirrored", micro_batches))
+
+
+@pytest.mark.two_devices
+def test_fit_is_correct_if_a_device_gets_no_row_of_the_last_batch():
+    features = random_features(CLASSIFICATION, 9, longest=24)
+    labels = features.targets["labels"]
+
+    def fit(rate: float):
+        with distribution.get_strategy("mirrored").scope():
+            model = build_classifier(build_encoder(CONFIG, seed=1), CLASSES, rate, seed=1)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(keras.optimizers.SGD(0.0), loss, metrics=["accuracy"])
+        ids = padded_inputs(features, np.arange(9), 24)
+        return model, model.fit(ids, labels, batch_size=4, verbose=0).history
+
+    model, history = fit(0.0)
+    logits = np.stack(compute_outputs(model, features, 9, 24))
+    assert history["accuracy"] == pytest.approx([np.mean(logits.argmax(-1) == labels)])
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(9), labels]
+    assert history["loss"] == pytest.approx([losses.mean()], rel=1e-4)
+    assert np.isfinite(fit(0.5)[1]["loss"]).all()
 
 
 @pytest.mark.two_devices
@@ -146,7 +177,7 @@ def test_a_run_can_be_resumed_under_any_other_strategy(tmp_path):
         for number, name in enumerate((first, second)):
             trainer = make_trainer(CLASSIFICATION, name, rate)
             variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
-            state = run_checkpoints.RunCheckpoints(str(tmp_path / f"{first}-{rate}"), variables, keep=1)
+            state = RunCheckpoints(str(tmp_path / f"{first}-{rate}"), variables, keep=1)
             state.restore_latest()
             trainer.train(features, number * half, (number + 1) * half, lambda done, loss: False)
             state.save((number + 1) * half)
@@ -158,6 +189,18 @@ def test_a_run_can_be_resumed_under_any_other_strategy(tmp_path):
     expected = train(CLASSIFICATION, "one_device")["weights"]
     found = np.concatenate([np.ravel(each) for each in train_in_two_parts("one_device", "mirrored", 0.0).get_weights()])
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_one_replica_takes_exactly_the_steps_of_one_device():
+    weights = []
+    for name in ("one_device", "mirrored"):
+        assert distribution.get_strategy(name).num_replicas_in_sync == 1
+        trainer = make_trainer(CLASSIFICATION, name)
+        trainer.train(random_features(CLASSIFICATION, ROWS, longest=24), 0, 3, lambda done, loss: False)
+        weights.append(trainer.model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.slow
@@ -184,7 +227,7 @@ def test_two_workers_equal_one_device(tmp_path, vocab_file: str):
     assert [process.returncode for process in processes] == [0, 0, 0, 1, 1], outputs
     assert all(re.search("--output_dir.*--worker_index", output) for output in outputs[3:])
     one, two = tmp_path / "one", tmp_path / "two"
-    for expected, found in zip(*(loading.open_model(str(each)).weights.values() for each in (one, two)), strict=True):
+    for expected, found in zip(*(open_model(str(each)).weights.values() for each in (one, two)), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     for name in ("results.json", "eval.jsonl"):
         assert (two / name).read_text() == (one / name).read_text()

@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.finetuning import batches, loss_share, training_step
+import official_bert
+from official_bert.finetuning import batches
+from official_bert.finetuning.loss_share import LossShare, make_loss_share
+from official_bert.finetuning.training_step import TrainingStep
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import KINDS, VECTORS
@@ -16,8 +19,9 @@ from official_bert.optimization.finetuning_optimizer import create_bert_optimize
 from official_bert.optimization.optimizers import BertAdamW, KerasAdamW, Lamb, LayerwiseAdamW
 from official_bert.training.forward_pass import make_forward_pass
 from tests.finetuning.conftest import random_features
-from tests.make import slow_after, tiny_config
+from tests.make import VOCAB, slow_after, tiny_config
 
+OPTIMIZER = {"num_steps": 10, "learning_rate": 1e-4, "warmup_proportion": 0.0, "layer_decay": 1.0}
 ROWS, LENGTH = 7, 12
 
 
@@ -32,21 +36,20 @@ def make_batch(kind: str, texts: int = 1) -> tuple:
     return tf.nest.map_structure(tf.constant, batches.pad_batch(features, np.arange(ROWS), LENGTH))
 
 
-def make_step(kind: str, dtype: str = "float32", optimizer=None, **settings):
+def make_step(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=None, **settings):
     """Returns a training step, and a function that runs it on seven rows with targets times its argument."""
     head = SPECS[kind](labels=tuple("abcd"))
-    model = create_kind_model(head).build(make_encoder(0.0, dtype), seed=1)
+    model = create_kind_model(head).build(make_encoder(dropout, dtype), seed=1)
     for layer in model._flatten_layers():
         if layer.name == "head_dropout":
-            layer.rate = 0.0
+            layer.rate = dropout
     if optimizer is None:
         # The gradient of the multiple-choice bias is only rounding, which the bias correction would turn into a large
         # step.
-        rates = {"num_steps": 10, "learning_rate": 1e-4, "warmup_proportion": 0.0, "layer_decay": 1.0}
         scaling = {"scales_loss": dtype == "mixed_float16", "adam_bias_correction": False}
-        optimizer, _ = create_bert_optimizer(model, 1, **rates, **scaling)
-    share = loss_share.LossShare(create_kind_model(head).loss(), loss_weights=head.loss_weights())
-    step = training_step.TrainingStep(model, optimizer, share, seed=3, **settings)
+        optimizer, _ = create_bert_optimizer(model, 1, **OPTIMIZER, **scaling)
+    share = LossShare(create_kind_model(head).loss(), loss_weights=head.loss_weights())
+    step = TrainingStep(model, optimizer, share, seed=3, **settings)
     inputs, targets = make_batch(kind)
 
     @tf.function(autograph=False)
@@ -75,6 +78,14 @@ def test_micro_batches_and_rematerialization_take_the_same_steps(kind: str):
     assert_same(stepped(kind), stepped(kind, micro_batches=2, rematerialize=True))
 
 
+@pytest.mark.slow
+def test_rematerialized_blocks_have_the_same_dropout():
+    plain = stepped("classification", dropout=0.3)
+    assert_same(plain, stepped("classification", dropout=0.3, rematerialize=True))
+    # Micro-batches have different dropout masks: rows at the same place in the first and second have different masks.
+    assert not np.allclose(plain[0], stepped("classification", dropout=0.3, micro_batches=2)[0], rtol=1e-3)
+
+
 def test_float16_scales_the_loss_and_an_overflow_only_halves_the_scale():
     step, run = make_step("regression", dtype="mixed_float16")
     np.testing.assert_allclose([run() for _ in range(3)], stepped("regression")[0], rtol=2e-2)
@@ -84,7 +95,8 @@ def test_float16_scales_the_loss_and_an_overflow_only_halves_the_scale():
     run(1e4)
     assert float(optimizer.loss_scale.factor) == 2.0**19
     assert int(optimizer.iterations) == 4
-    np.testing.assert_equal(step.model.get_weights(), before)
+    for one, other in zip(before, step.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
     optimizer.loss_scale._factor.assign(1.0)
     run()
     assert any(not np.array_equal(one, other) for one, other in zip(before, step.model.get_weights(), strict=True))
@@ -114,14 +126,14 @@ def test_every_optimizer_takes_its_usual_steps_and_keeps_weights_without_a_gradi
     """TensorFlow's kernel must not replace the steps. A zero gradient would still let a weight decay."""
     batch, results = ({"input_mask": tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])}, tf.constant([1.0, -1.0])), []
     settings = {"factors": {"read/kernel": 0.25}} if create is LayerwiseAdamW else {"use_ema": True}
-    loss = loss_share.LossShare(None, lambda _, y, outputs, __: tf.reduce_mean(tf.square(outputs["read"][:, 0] - y)))
+    loss = LossShare(None, lambda _, y, outputs, __: tf.reduce_mean(tf.square(outputs["read"][:, 0] - y)))
     for uses_kernel in (True, False):
         symbol = keras.Input([3], name="input_mask")
         layers = [keras.layers.Dense(1, name=name, kernel_constraint="unit_norm") for name in ("read", "unread")]
         model = keras.Model({"input_mask": symbol}, {layer.name: layer(symbol) for layer in layers})
         model.set_weights([np.full(each.shape, 0.5) for each in model.weights])
         optimizer = create(0.1, **settings)
-        step = training_step.TrainingStep(model, optimizer, loss, seed=0)
+        step = TrainingStep(model, optimizer, loss, seed=0)
         optimizer.uses_kernel &= uses_kernel
         for _ in range(2):
             tf.distribute.get_strategy().run(step, batch)
@@ -131,23 +143,39 @@ def test_every_optimizer_takes_its_usual_steps_and_keeps_weights_without_a_gradi
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def gradients_of_step(learner: keras.Model, micro_batches: int):
-    """Returns the loss of a step, and the gradients, which gradient descent with rate 1 subtracts."""
-    share = loss_share.make_loss_share(create_kind_model(VectorSpec()).loss())
-    step = training_step.TrainingStep(learner, keras.optimizers.SGD(1.0), share, seed=3, micro_batches=micro_batches)
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"gradient_accumulation_steps": 3}, {"dtype": "mixed_float16"}], ids=str)
+def test_memory_settings_work_in_fit_and_are_saved(settings: dict, tmp_path):
+    config = tiny_config(num_hidden_layers=1, max_position_embeddings=16)
+    model = official_bert.TextClassifier(config, VOCAB, labels=["0", "1"], **settings)
+    model.compile(official_bert.BertAdamW(1e-2))
+    texts, labels = ["the cat sat", "a dog ran in the sun", "walking", "mat"] * 2, [0, 1, 0, 1] * 2
+    assert np.isfinite(model.fit(texts, labels, batch_size=7, epochs=3, verbose=0).history["loss"]).all()
+    model.save(tmp_path / "model.keras")
+    loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))
+    assert loaded.get_config() == model.get_config()
+    for one, other in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def gradients_of_step(head: VectorSpec, micro_batches: int, dropout: float = 0.0):
+    """Returns the loss of a step, the gradients (what gradient descent with rate 1 subtracts), and the model."""
+    learner = create_kind_model(head).answering_model(make_encoder(dropout))
+    share = make_loss_share(create_kind_model(head).loss())
+    step = TrainingStep(learner, keras.optimizers.SGD(1.0), share, seed=3, micro_batches=micro_batches)
     before = learner.get_weights()
     run = tf.distribute.get_strategy().run
     if micro_batches > 1:  # otherwise tracing a graph takes longer than the step
         run = tf.function(run, autograph=False)
-    loss = float(run(step, make_batch(VECTORS, 3))[0])
+    loss = float(run(step, make_batch(VECTORS, 2 if head.objective == "cosine" else 3))[0])
     gradients = [one - other for one, other in zip(before, learner.get_weights(), strict=True)]
     learner.set_weights(before)
-    return loss, gradients
+    return loss, gradients, learner
 
 
-def gradients_at_once(learner: keras.Model, micro_batches: int):
+def gradients_at_once(head: VectorSpec, micro_batches: int, learner: keras.Model):
     """Returns the loss and its gradients if all forward passes are differentiated together."""
-    inputs, targets = make_batch(VECTORS, 3)
+    inputs, targets = make_batch(VECTORS, 2 if head.objective == "cosine" else 3)
     rows = -(-ROWS // micro_batches)
     with tf.GradientTape() as tape:
         outputs = []
@@ -157,7 +185,7 @@ def gradients_at_once(learner: keras.Model, micro_batches: int):
             part = {name: tf.pad(each, [[0, missing], [0, 0], [0, 0]]) for name, each in part.items()}
             with dropout_seed(step_seed(3, 0, 0, number)):
                 outputs.append(make_forward_pass(learner)(part, training=True)[: rows - missing])
-        loss = tf.reduce_mean(create_kind_model(VectorSpec()).loss().call(targets, tf.concat(outputs, 0)))
+        loss = tf.reduce_mean(create_kind_model(head).loss().call(targets, tf.concat(outputs, 0)))
     return float(loss), tape.gradient(loss, learner.trainable_variables)
 
 
@@ -173,6 +201,15 @@ def test_rows_of_several_texts_have_dropout_in_training_only():
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_gradients_of_batchwise_losses_equal_those_of_the_whole_batch(micro_batches: int):
     """With micro-batches, the vectors' gradients are kept between two forward passes with the same dropout."""
-    learner = create_kind_model(VectorSpec(normalize=True)).answering_model(make_encoder(dropout=0.3))
-    expected = gradients_at_once(learner, micro_batches)
-    assert_same(gradients_of_step(learner, micro_batches), expected, rtol=1e-5, atol=5e-6)
+    head = VectorSpec(normalize=True)
+    found = gradients_of_step(head, micro_batches, dropout=0.3)
+    assert_same(found, gradients_at_once(head, micro_batches, found[2]), rtol=1e-5, atol=5e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", [
+    VectorSpec(objective="cosine", dimensions=(4,)), VectorSpec(objective="triplet", pooling="max"),
+    VectorSpec(pooling="cls", dimensions=(4, 2)), VectorSpec(pooling="pooled"),
+], ids=lambda head: f"{head.objective}-{head.pooling}")  # fmt: skip
+def test_micro_batches_have_the_gradients_of_the_whole_batch(head: VectorSpec):
+    assert_same(gradients_of_step(head, 2), gradients_of_step(head, 1), rtol=1e-5, atol=5e-6)

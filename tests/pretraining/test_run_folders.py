@@ -56,10 +56,14 @@ def test_the_newest_complete_checkpoint_is_found_without_the_state_file(make_opt
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_skipped(make_options, shared_run, finished_run, capsys):
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_damaged_checkpoint_is_skipped(make_options, shared_run, finished_run, is_cut, capsys):
     write_vocab(finished_run / "vocab.txt")
     data = finished_run / "ckpt-20.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:1000])
+    if is_cut:
+        data.write_bytes(data.read_bytes()[:1000])
+    else:
+        flip_bits(data, data.stat().st_size // 2)
     assert_loaders_read(finished_run, 10)
     pretrain(make_options("other", init_checkpoint=str(finished_run), num_train_steps=1))
     pretrain(make_options())

@@ -5,6 +5,8 @@ import random
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from official_bert.tokenization import truncation
 
@@ -80,3 +82,14 @@ def test_word_windows_contain_whole_words():
 def test_tokens_belong_to_the_window_with_the_most_context(windows, owners):
     starts, ends = np.transpose(windows)
     assert "".join(map(str, truncation.assign_tokens(starts, ends - starts, len(owners)))) == owners
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
+def test_every_token_belongs_to_a_window_that_contains_it(count, room, stride):
+    spans = find_spans(count, room, stride)
+    starts, ends = np.transpose(spans)
+    for token, window in enumerate(truncation.assign_tokens(starts, ends - starts, count)):
+        start, end = spans[window]
+        assert start <= token < end
+        best = max(min(token - s, e - 1 - token) for s, e in spans if s <= token < e)
+        assert min(token - start, end - 1 - token) == best

@@ -1,4 +1,5 @@
 import dataclasses
+import random
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from official_bert.kinds.question_answering import candidates
 from official_bert.kinds.question_answering import questions as head
 from official_bert.kinds.question_answering.questions import Answer, Question
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
+from official_bert.tasks import squad
 from official_bert.tokenization.exact import FullTokenizer
 from tests.make import assert_rejected, list_rows
+from tests.tasks.bad_rows import read_kept
 
 Limits = tuple[int, int, int]  # max_seq_length, doc_stride and max_query_length
 SMALL, LARGE = (12, 2, 3), (30, 2, 3)
@@ -219,3 +222,22 @@ def test_any_of_several_correct_answers_is_accepted():
         (outcome,) = QuestionAnsweringSpec().outcomes([candidates.Prediction([candidate], candidate, 0.0)], [question])
         shown = "who? ||| a dog and a cat", "a dog | cat", text or "(no answer)", is_right
         assert (outcome.text, outcome.expected, outcome.predicted, outcome.correct) == shown
+
+
+@pytest.mark.parametrize("limits", [(384, 128, 64), (128, 32, 24)])
+def test_targets_of_real_questions_decode_to_the_exact_answers(limits: Limits, test_data):
+    tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
+    path = str(test_data / "squad" / "dev-v1.1.json")
+    questions, _ = read_kept(squad.read, path, version_2=False, split="train")
+    questions = random.Random(0).sample(questions, 200)
+    windows = split(questions, tokenizer, limits)
+    scores = [make_scores(window, window.start_logits, window.end_logits) for window in windows]
+    starts, ends = zip(*scores, strict=True)
+    predictions = candidates.predict(questions, windows, starts, ends, False, max_answer_length=60)
+    exact = 0
+    for question, prediction in zip(questions, predictions, strict=True):
+        answer, said = question.answers[0].text.strip(), prediction.best
+        assert question.context[said.start : said.end] == said.text
+        assert answer in said.text  # an answer that ends inside a piece is extended to the whole piece
+        exact += answer == said.text
+    assert exact >= 196
