@@ -23,6 +23,7 @@ from tests import make
 from tests.make import WORDS, list_weights
 
 LENGTH, PREDICTIONS = 12, 3
+PHASE2_SIZES = {"phase2_max_seq_length": LENGTH, "phase2_max_predictions_per_seq": PREDICTIONS}
 SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)
 
 

@@ -95,6 +95,16 @@ def test_three_implementations_have_the_same_distribution(whole_words):
             assert_alike(counts, other[what], what)
 
 
+def test_a_word_that_continues_after_a_separator_is_masked_as_a_whole():
+    """The original skips [SEP] when it looks for the start of a word."""
+    ids = np.zeros((100, LENGTH), int)
+    ids[:, :7] = [VOCAB[token] for token in "[CLS] w1 [SEP] ##1 w2 w3 [SEP]".split()]
+    for implementation in IMPLEMENTATIONS:
+        _, chosen = implementation(ids, np.full(len(ids), 7), True, BERT_RATES)
+        assert chosen[:, 1].any()
+        np.testing.assert_array_equal(chosen[:, 1], chosen[:, 3], implementation.__name__)
+
+
 # The default and the rates of appendix C.2: [MASK], same, random.
 @pytest.mark.parametrize("rates", [str(BERT_RATES), "100/0/0", "80/0/20", "80/20/0", "0/20/80", "0/0/100"])
 def test_all_three_implementations_respect_the_masking_rates(rates):
