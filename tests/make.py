@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import keras
 
     from official_bert.kinds.features import Features
+    from official_bert.kinds.text_spec import TextExample
     from official_bert.modeling.config import BertConfig
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -68,6 +69,13 @@ def build_text_model(
     if class_name in ("TextClassifier", "TokenTagger"):
         settings.setdefault("labels", ["a", "b"])
     return getattr(official_bert, class_name)(config or tiny_config(num_hidden_layers=1), vocab, **settings)
+
+
+def make_examples(*labels: Any) -> "list[TextExample]":
+    """Returns examples of empty texts with these labels."""
+    from official_bert.kinds.text_spec import TextExample  # here, so that few tests import it
+
+    return [TextExample("", "", None, label) for label in labels]
 
 
 def compile_eagerly(model: Any, *arguments: Any, **settings: Any) -> Any:

@@ -15,10 +15,9 @@ EXAMPLES = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "ma
 
 
 @pytest.fixture
-def data(vocab_file) -> RunData:
+def data(tokenizer) -> RunData:
     task = GlueTask("rte", GlueOptions())
     examples = {"train": EXAMPLES, "dev": EXAMPLES[:1]}
-    tokenizer = FastTokenizer(vocab_file)
     return RunData(task=task, tokenizer=tokenizer, max_seq_length=12, bad_rows=BadRows(), _examples=examples)
 
 

@@ -14,13 +14,12 @@ from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.regression.spec import RegressionSpec
-from official_bert.kinds.text_spec import TextExample
 from official_bert.runs.training_log import read_log
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.utils import progress
 from tests.event_files import read_scalars
 from tests.finetuning.conftest import change, write_table
-from tests.make import WORDS, assert_mentions, assert_rejected, run_python, write_text
+from tests.make import WORDS, assert_mentions, assert_rejected, make_examples, run_python, write_text
 
 SHORT = {"num_train_epochs": 1.0, "do_eval": False, "do_predict": False}
 
@@ -320,7 +319,7 @@ def test_constant_predictions_cause_a_warning(copied, tmp_path, monkeypatch, cap
 def test_predicted_numbers_are_compared_with_the_known_labels():
     predictions = np.array([0.366, 0.37] * 20)
     for high, numbers in ((15_000.0, ["0.366", "0.37", "0", "15000"]), (1.0, []), (None, [])):
-        examples = [TextExample("", "", None, label) for label in (0.0, high) * 20]
+        examples = make_examples(*(0.0, high) * 20)
         warnings = evaluation._warn_if_constant("dev", RegressionSpec(), predictions, examples)
         assert_mentions(" ".join(warnings), *numbers)
         assert bool(warnings) == bool(numbers)

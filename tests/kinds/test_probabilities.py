@@ -9,7 +9,7 @@ import tensorflow as tf
 from scipy.special import expit as sigmoid
 from scipy.special import softmax
 
-from official_bert.kinds import constant_answers, probabilities, text_spec
+from official_bert.kinds import constant_answers, probabilities
 from official_bert.kinds.classification.graph import Graph as ClassificationGraph
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.graph import Graph as MultiLabelGraph
@@ -17,13 +17,9 @@ from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import parse_measure
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.spec import DecisionOptions
-from tests.make import assert_rejected
+from tests.make import assert_rejected, make_examples
 
 AB, ABC = ("a", "b"), ("a", "b", "c")
-
-
-def labelled(*labels) -> list[text_spec.TextExample]:
-    return [text_spec.TextExample("", "", None, label) for label in labels]
 
 
 def test_fit_temperature_recovers_a_known_temperature():
@@ -31,7 +27,7 @@ def test_fit_temperature_recovers_a_known_temperature():
     logits = rng.normal(0, 2, (20_000, 3))
     # Calibrated: as often right as the probabilities claim.
     labels = (softmax(logits, -1).cumsum(axis=-1) < rng.random((20_000, 1))).sum(axis=-1)
-    examples, too_sure = labelled(*labels.tolist()), softmax(logits * 3, -1)
+    examples, too_sure = make_examples(*labels.tolist()), softmax(logits * 3, -1)
     calibrated = ClassificationSpec(labels=ABC).fit_temperature(too_sure, examples)
     assert calibrated.temperature == pytest.approx(3, rel=0.05)
     rescaled = calibrated.calibrate(too_sure)
@@ -45,19 +41,19 @@ def test_fit_temperature_recovers_a_known_temperature():
 
 
 def test_a_report_compares_the_error_with_and_without_the_temperature():
-    raw, examples = np.array([[0.9, 0.1]]), labelled(1)
+    raw, examples = np.array([[0.9, 0.1]]), make_examples(1)
     head = ClassificationSpec(labels=AB, temperature=2.0)
     figures = head.calibration_report(head.calibrate(raw), examples)  # odds of 9 and 3
     assert (figures["temperature"], figures["before"], figures["after"]) == pytest.approx((2.0, 0.9, 0.75))
     several = MultiLabelSpec(labels=AB, temperature=0.5)
     assert several.settings == {"temperature": 0.5}
-    figures = several.calibration_report(several.calibrate(raw), labelled((0,)))
+    figures = several.calibration_report(several.calibrate(raw), make_examples((0,)))
     assert (figures["before"], figures["after"]) == pytest.approx((0.1, 1 / 82))
     assert figures["coverage"] == []  # such a model cannot abstain
 
 
 def test_thresholds_are_chosen_on_calibrated_probabilities():
-    head, examples = ClassificationSpec(labels=AB), labelled(0, 0, 1, 1, 0, 1)
+    head, examples = ClassificationSpec(labels=AB), make_examples(0, 0, 1, 1, 0, 1)
     predictions = softmax(3 * np.array([[1.0, 0], [0.5, 0], [0.3, 0], [0, 1.0], [0, 0.2], [0, 0.6]]), -1)
     calibrated = head.fit_temperature(predictions, examples)
     assert calibrated.temperature > 1.1
@@ -70,7 +66,7 @@ def test_thresholds_are_chosen_on_calibrated_probabilities():
 def test_multi_label_models_are_calibrated():
     rng = np.random.default_rng(1)
     logits = rng.normal(0, 2, (10_000, 2))
-    examples = labelled(*(tuple(np.flatnonzero(row)) for row in rng.random(logits.shape) < sigmoid(logits)))
+    examples = make_examples(*(tuple(np.flatnonzero(row)) for row in rng.random(logits.shape) < sigmoid(logits)))
     found = MultiLabelSpec(labels=AB).fit_temperature(sigmoid(logits / 2), examples)
     assert found.temperature == pytest.approx(0.5, rel=0.05)
 
@@ -139,7 +135,7 @@ def test_the_threshold_of_two_classes_applies_to_the_rarer_class(rare: int):
     of_rare = np.array([0.1, 0.2, 0.3, 0.45, 0.4])
     predictions = np.stack([1 - of_rare, of_rare][:: 1 if rare else -1], axis=-1)
     labels = [1 - rare, 1 - rare, 1 - rare, rare, rare]
-    examples = labelled(*labels)
+    examples = make_examples(*labels)
     before = head.scores(predictions, examples)
     assert (before["roc_auc"], before["average_precision"], before["f1_rare_class"]) == (1.0, 1.0, 0.0)
     for measure in ("f1", "f2", "balanced_accuracy", "recall=1", "precision=1"):
@@ -157,7 +153,7 @@ def test_the_threshold_of_two_classes_applies_to_the_rarer_class(rare: int):
 
 
 def test_each_label_has_its_own_threshold():
-    examples = labelled((0,), (0, 1), (1,), ())
+    examples = make_examples((0,), (0, 1), (1,), ())
     predictions = np.array([[0.9, 0.1], [0.8, 0.3], [0.7, 0.35], [0.2, 0.05]])
     head = MultiLabelSpec(labels=AB).choose_thresholds(predictions, examples, "f1")
     np.testing.assert_allclose(head.thresholds, [0.75, 0.2])
@@ -172,7 +168,7 @@ def test_each_label_has_its_own_threshold():
 
 def test_an_answer_below_min_confidence_is_empty():
     head = ClassificationSpec(labels=AB, min_confidence=0.7)
-    predictions, examples = np.array([[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]]), labelled(0, 0, 0)
+    predictions, examples = np.array([[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]]), make_examples(0, 0, 0)
     assert head.named_answers(predictions, examples)["label"] == ["a", "", "b"]
     scores = head.scores(predictions, examples)
     assert (scores["coverage"], scores["accuracy_of_answered"]) == (pytest.approx(2 / 3), 0.5)
@@ -227,7 +223,7 @@ def test_answers_are_the_same_in_a_graph(head, logits, name: str, expected):
     in_graph = graph.answer_logits(types.SimpleNamespace(spec=head), tf.constant([logits], tf.float32))[name]
     assert in_graph.numpy().tolist() == [expected.encode() if name == "label" else expected]
     if name == "label":
-        assert head.scores(predictions, labelled(0)).get("coverage", 1.0) == bool(expected)
+        assert head.scores(predictions, make_examples(0)).get("coverage", 1.0) == bool(expected)
 
 
 ONE, OTHER = [0.9, 0.1], [0.2, 0.8]

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from official_bert.kinds import losses, scores, text_spec
+from official_bert.kinds import losses, scores
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.regression.spec import RegressionSpec
+from tests.make import make_examples
 
 
 def test_scores_have_known_values_and_defined_edge_cases():
@@ -36,13 +37,12 @@ def test_binary_scores_use_the_rarer_class():
 
 
 def test_macro_scores_weight_classes_equally_and_errors_are_absolute():
-    found = ClassificationSpec(labels=("a", "b", "c")).scores(np.eye(3)[[0, 0, 1, 2]], [
-        text_spec.TextExample("", "", None, label) for label in (0, 1, 1, 1)
-    ])  # fmt: skip
+    head = ClassificationSpec(labels=("a", "b", "c"))
+    found = head.scores(np.eye(3)[[0, 0, 1, 2]], make_examples(0, 1, 1, 1))
     assert found["accuracy"] == 0.5
-    assert ClassificationSpec(labels=("a", "b", "c")).undefined_scores([text_spec.TextExample("", "", None, 0)]) == ()
+    assert head.undefined_scores(make_examples(0)) == ()
     assert found["f1_macro"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    errors = RegressionSpec().scores(np.array([1.0, 3.5]), [text_spec.TextExample("", "", None, 2.0)] * 2)
+    errors = RegressionSpec().scores(np.array([1.0, 3.5]), make_examples(2.0, 2.0))
     assert errors["mean_absolute_error"] == pytest.approx(1.25)
 
 

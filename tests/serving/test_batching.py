@@ -89,9 +89,8 @@ async def start(batcher: batching.Batcher, *requests: list[int]) -> list[asyncio
 
 
 async def test_a_single_request_does_not_wait(make_batcher):
-    assert await ask(make_batcher(max_wait_ms=3600e3), 5) == [
-        1005.0
-    ]  # the batch is not full, and could wait for an hour
+    # The batch is not full, and could wait for an hour.
+    assert await ask(make_batcher(max_wait_ms=3600e3), 5) == [1005.0]
 
 
 async def test_a_batch_waits_for_more_texts_only_while_another_is_computed(model: Model, monkeypatch, make_batcher):

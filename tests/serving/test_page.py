@@ -113,7 +113,7 @@ def test_texts_are_never_interpreted_as_html(page):
     assert page.title() == "official-bert"
 
 
-def assert_rejected(page, *names: str) -> None:
+def assert_page_shows_error(page, *names: str) -> None:
     """Clicks the button, and checks that the page shows an error that mentions each name."""
     page.get_by_role("button", name="Answer").click()
     page.get_by_role("alert").wait_for()
@@ -156,7 +156,7 @@ def test_html_in_model_names_is_escaped(browser, tmp_path: pathlib.Path):
         assert list(read_command(page)["instances"][0]) == inputs
         for field in page.locator("#inputs textarea").all():
             field.fill("ab")
-        assert_rejected(page, "instances[0]", "text")
+        assert_page_shows_error(page, "instances[0]", "text")
         assert page.locator("img, form script, #inputs script").count() == 0
         assert page.title() == "official-bert"
 
@@ -233,7 +233,7 @@ def test_the_page_retries_while_a_model_is_loading(browser, exports: pathlib.Pat
 def test_rejections_are_shown(page):
     page.get_by_label("Model").select_option("length")
     page.locator("#input-text").fill("!")
-    assert_rejected(page, "[no ! please]")
+    assert_page_shows_error(page, "[no ! please]")
     assert answered(page, "length", text="ok").startswith("short (")
     assert not page.get_by_role("alert").is_visible()
 

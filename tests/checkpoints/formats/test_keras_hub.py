@@ -52,9 +52,15 @@ def test_a_preset_is_written_with_the_names_of_its_library(tiny_config, tmp_path
     attributes = {name.split("/")[2] for name in read_tensors(masked_lm / task) if "masked_lm_head/_" in name}
     assert [f"self.{attribute} = " in head for attribute in attributes] == [True, True]
     written = {}
+
+    def note_class(values):
+        if values.get("registered_name"):
+            written[values["registered_name"]] = values
+        return values
+
     for path in [*classifier.glob("*.json"), *masked_lm.glob("*.json")]:
-        json.loads(path.read_text(), object_hook=lambda it: written.update({it.get("registered_name"): it}) or it)
-    for name in written.keys() - {None}:
+        json.loads(path.read_text(), object_hook=note_class)
+    for name in written:
         source = package.parent / f"{written[name]['module'].replace('.', '/')}.py"
         assert f"class {name.removeprefix('keras_hub>')}(" in source.read_text()
         assert name == f"keras_hub>{written[name]['class_name']}"
