@@ -110,9 +110,14 @@ def test_labels_of_taggers_and_multi_label_models_are_learned_from_y(capsys):
     assert (labels, capsys.readouterr().out) == ([("B", "I", "O"), ("B", "O"), ("B",)], "")
 
 
+@pytest.fixture(scope="module")
+def unlabeled() -> official_bert.TextClassifier:
+    return build(labels=None)
+
+
 @pytest.mark.parametrize(("y", "names"), [
     (np.eye(4), ("y[0]", "array([1., 0., 0., 0.])", "labels=[...]")), (["a", None, "b", "a"], ("y[1]", "None")),
     (["a"] * 4, ("['a']", "two")), (None, ("lists", "labels=[...]")),
 ])  # fmt: skip
-def test_invalid_labels_in_y_are_named(y, names):
-    assert_rejected(names, build(labels=None).fit, TEXTS, y)
+def test_invalid_labels_in_y_are_named(y, names, unlabeled):
+    assert_rejected(names, unlabeled.fit, TEXTS, y)

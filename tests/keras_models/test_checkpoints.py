@@ -169,8 +169,8 @@ def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
     model.save_checkpoint(str(folder))
     for taken in (type(model).load(str(path)), take(path), take(folder)):
         assert taken.casing == casing
-        ids = taken.preprocessor(np.array(["SÜN[E1] SUN"]))["input_ids"].numpy()[0, 1:-1]
-        assert [taken.vocab.splitlines()[index] for index in ids] == ["sün", "[E1]", "s", "##u", "##n"]
+        assert taken._tokenizer.tokenize("SÜN[E1] SUN") == ["sün", "[E1]", "s", "##u", "##n"]
+        assert taken.preprocessor.get_config().items() >= casing.settings.items()
         assert taken.get_config()["strip_accents"] is False
     for source in (path, folder):
         assert_rejected(("--strip_accents", source), take, source, strip_accents=True)
@@ -183,7 +183,7 @@ def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
 def test_backbone_is_the_encoder_of_the_model(name: str, tmp_path):
     model, path = build(name), str(tmp_path / "model.keras")
     model.save(path)
-    ids = model.preprocessor(["the cat sat"])
+    ids = {name: np.ones((1, 5), np.int32) for name in ("input_ids", "input_mask", "segment_ids")}
     outputs, loaded = (each.backbone(ids)["sequence_output"] for each in (model, type(model).load(path)))
     assert outputs.shape == (1, 5, 8)
     assert {id(each) for each in model.backbone.variables} <= {id(each) for each in model.variables}

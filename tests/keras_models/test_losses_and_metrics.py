@@ -61,6 +61,9 @@ def create(module, name: str, classes: int = 2):
     return kind(*ARGUMENTS.get(name, ()))
 
 
+share = functools.cache(create)  # losses and metrics for calls that do not change them
+
+
 @functools.cache
 def build_model(kind: str):
     """Returns a model with outputs of different sizes, ids of texts, and the model's outputs for them."""
@@ -93,6 +96,7 @@ def make_labels(kind: str, form: str | None):
     return y[:, 0] if kind == "values" else y.argmax(axis=1) if form == "indices" else y
 
 
+@functools.cache
 def compute_metric(name: str, kind: str):
     """Returns the value of a Keras metric for labels and outputs in the form that it expects."""
     y, z = Y_BY_KIND[kind], build_model(kind)[2]
@@ -149,7 +153,7 @@ def test_unsupported_losses_and_metrics_are_rejected_with_a_list_of_supported_on
         (keras.losses, check_losses, model.keras_losses), (keras.metrics, check_metrics, model.keras_metrics)
     ):  # fmt: skip
         for name in find_names(module) - {*fitting}:
-            message = refusal(check, create(module, name), head)
+            message = refusal(check, share(module, name), head)
             assert_mentions(message, f"{module.__name__}.{name}", *fitting)
             assert ("evaluate" in message) == head.has_own_scores
 

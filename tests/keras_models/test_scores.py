@@ -1,5 +1,7 @@
 """Scores of evaluate beyond Keras' metrics, decisions of classifiers, and characters in the output of tag."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -18,6 +20,9 @@ slices = tf.data.Dataset.from_tensor_slices
 
 def build(name: str, **settings):
     return compile_eagerly(build_text_model(name, **settings))
+
+
+share = functools.cache(build)  # models for calls that change nothing
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +79,10 @@ def test_the_confusion_matrix_comes_on_request(classifier, tagger):
 
 
 @pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 2}])
-def test_metrics_of_texts_in_windows_use_the_mean_logits(settings):
+def test_metrics_of_texts_in_windows_use_the_mean_logits(settings, monkeypatch):
     texts, weights = ["the cat " * 12, "a dog", "the sun", "a mat"], [1.0, 1.0, 1.0, 3.0]
     model = build("TextClassifier", labels=["a", "b"], max_seq_length=8, doc_stride=4, **settings)
-    compile_eagerly(model, keras.optimizers.SGD(0.0))
+    monkeypatch.setattr(model, "train_step", lambda data: {"loss": 0.0})
     predictions = model.predict(texts)
     chosen = predictions.argmax(1)
     labels = [chosen[0], *(1 - chosen[1:])]  # only the long text is right
@@ -145,12 +150,14 @@ def test_temperature_and_thresholds_are_fitted_to_labelled_texts():
 
 
 def test_a_note_reports_that_metrics_ignore_decision_settings(capsys):
-    expected = build("TextClassifier").evaluate(TEXTS[:2], [*"ab"], verbose=0)
-    for settings in ({}, {"temperature": 2.0}, {"thresholds": [0.9, 0.1]}):
+    model = build("TextClassifier")
+    expected = model.evaluate(TEXTS[:2], [*"ab"], verbose=2)
+    assert "temperature and thresholds" not in capsys.readouterr().out
+    for settings in ({"temperature": 2.0, "thresholds": None}, {"temperature": 1.0, "thresholds": [0.9, 0.1]}):
+        model.temperature, model.thresholds = settings.values()
         for verbose in (0, 2):
-            assert build("TextClassifier", **settings).evaluate(TEXTS[:2], [*"ab"], verbose=verbose) == expected
-            told = capsys.readouterr().out
-            assert told.count("temperature and thresholds") == bool(settings and verbose)
+            assert model.evaluate(TEXTS[:2], [*"ab"], verbose=verbose) == expected
+            assert capsys.readouterr().out.count("temperature and thresholds") == bool(verbose)
 
 
 def test_temperature_and_min_confidence_set_by_hand_take_effect_and_are_saved(tmp_path):
@@ -178,11 +185,14 @@ def test_temperature_and_min_confidence_set_by_hand_take_effect_and_are_saved(tm
     (True, "thresholds", [0.5, 2], ["[0.5, 2.0]", "probabilities"]), (True, "thresholds", [0.5], ["[0.5]", 2]),
 ])  # fmt: skip
 def test_invalid_decision_settings_are_rejected(multi_label, name, value, names):
-    model = build("TextClassifier", multi_label=multi_label)
+    model = share("TextClassifier", multi_label=multi_label)
     head = model.spec
     assert_rejected((name, *names), setattr, model, name, value)
     assert model.spec == head
     assert_rejected((name, *names), build, "TextClassifier", multi_label=multi_label, **{name: value})
+
+
+def test_positive_weights_need_several_labels():
     names = ("positive_weights", "[2, 1]", "multi_label=True")
     assert_rejected(names, build, "TextClassifier", positive_weights=[2, 1])
 
