@@ -106,14 +106,16 @@ class DynamicMasking:
         first_pieces = tf.argsort(tf.where(begins, order, tf.int64.max), axis=1)  # [B, S]
         in_order = tf.gather(word, first_pieces, batch_dims=1)
         count = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)  # [B]
-        taken = tf.zeros_like(sizes)
-        remaining = budget
-        for rank in tf.range(tf.reduce_max(count)):
+
+        def take_word(rank: tf.Tensor, taken: tf.Tensor, remaining: tf.Tensor) -> tuple[tf.Tensor, ...]:
             now = tf.maximum(in_order[:, rank], 0)
             size = tf.gather(sizes, now, batch_dims=1)
             fits = (rank < count) & (size <= remaining)
-            remaining -= tf.where(fits, size, 0)
             taken += tf.one_hot(tf.where(fits, now, -1), width, dtype=tf.int32)
+            return rank + 1, taken, remaining - tf.where(fits, size, 0)
+
+        longest = tf.reduce_max(count)
+        _, taken, _ = tf.while_loop(lambda rank, *_: rank < longest, take_word, (0, tf.zeros_like(sizes), budget))
         return candidate & (tf.gather(taken, tf.maximum(word, 0), batch_dims=1) > 0)
 
 

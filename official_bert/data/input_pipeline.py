@@ -22,6 +22,9 @@ _WINDOW = 10_000  # Records that are shuffled together, about a kilobyte each. T
 _PACKING_SAMPLE = 10_000  # Records that are packed before the first step to choose the shapes.
 _FILE_BITS = 40  # The id of a record is the index of its file, shifted by these bits, plus its index in the file.
 
+# AutoGraph would only make tracing slower.
+_without_autograph = tf.autograph.experimental.do_not_convert
+
 Features = dict[str, tf.Tensor]
 
 
@@ -44,6 +47,7 @@ class RecordSource:
     readable: RecordRanges | None = None
     compression: str | None = None
 
+    @_without_autograph
     def training_batches(
         self, batch_size: int, seed: int, skipped_records: int = 0, packing: Packing | None = None
     ) -> tf.data.Dataset:
@@ -68,6 +72,7 @@ class RecordSource:
         # before each step to find out whether there is another batch, and the static batch size would be lost.
         return _distribute(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
 
+    @_without_autograph
     def choose_packing(self, batch_size: int, seed: int, replicas: int, micro_batches: int) -> Packing:
         """Chooses the shapes of packed batches by packing the first 10,000 records of the first epoch.
 
@@ -82,6 +87,7 @@ class RecordSource:
         rows = rows.take(-(-_PACKING_SAMPLE // size)).with_options(make_dataset_options())
         return choose_packing(list(rows.as_numpy_iterator()), batch_size, replicas, micro_batches)
 
+    @_without_autograph
     def locate_records(self, seed: int, skipped_records: int, number: int) -> list[tuple[str, int]]:
         """Returns where the first `number` records are that `training_batches` reads after the skipped ones.
 
@@ -97,6 +103,7 @@ class RecordSource:
                 break
         return locations
 
+    @_without_autograph
     def evaluation_batches(self, batch_size: int) -> tf.data.Dataset:
         """Returns a dataset of batches with each record once, in order. The last batch is padded with records of zeros.
 
