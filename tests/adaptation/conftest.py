@@ -6,7 +6,9 @@ import random
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
+from data_gen.pipelines import one_machine
 from official_bert.adaptation import adapting, words
 from official_bert.adaptation.options import AdaptationOptions
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM
@@ -14,6 +16,7 @@ from official_bert.checkpoints.formats import hugging_face
 from official_bert.optimization import distribution
 from tests import make
 from tests.checkpoints.checkpoint_samples import sample
+from tests.data_gen.samples import create_records
 from tests.make import WORDS
 
 # The last three words are not in the vocabulary.
@@ -36,10 +39,11 @@ def make_options(source: pathlib.Path, text: str, folder: pathlib.Path, **change
 
 
 @pytest.fixture(scope="module", autouse=True)
-def skip_compilation():
-    """Skips XLA compilation, so that runs are quick."""
+def run_quickly():
+    """Skips XLA compilation, and makes records without worker processes."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)
+        monkeypatch.setattr(one_machine, "create_pretraining_data", create_records)
         yield
 
 
@@ -57,10 +61,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def adapted(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A finished adaptation with two new words that was also evaluated on general text. Tests must not change it."""
     folder = tmp_path_factory.mktemp("adapted")
-    text, general = (write_text(folder / f"{name}.txt", seed=seed) for seed, name in enumerate(("text", "general")))
+    text, general = write_text(folder / "text.txt"), write_text(folder / "general.txt", documents=12, seed=1)
     (folder / "dev.txt").write_text("nobody knew how long the cat would sit in the sun, and nobody asked .\n")
-    settings = {"new_words": 2, "general_share": 0.2, "exclude_texts": [str(folder / "dev.txt")]}
+    settings = {"new_words": 2, "heldout_share": 0.1, "general_share": 0.2, "exclude_texts": [str(folder / "dev.txt")]}
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(words, "_MAX_PROPOSED", 1)  # More words may be added than are proposed by default.
+        monkeypatch.setattr(tf, "function", lambda function, **_: function)  # A few steps are faster without a graph.
         assert adapting.run(make_options(source, text, folder / "model", general_file=[general], **settings)) == 0
     return folder / "model"
