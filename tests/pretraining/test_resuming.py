@@ -55,22 +55,25 @@ def place(folder, step):
     return tuple(int(saved[f"place/{name}/.ATTRIBUTES/VARIABLE_VALUE"]) for name in ("phase", "position"))
 
 
-def test_a_killed_and_then_stopped_run_resumes_exactly(make_options, shared_run, finished_run, monkeypatch):
-    runs.remove_checkpoints(finished_run, after=10)
+@pytest.mark.usefixtures("eager_steps")
+def test_a_killed_and_then_stopped_run_resumes_exactly(make_options, tmp_path, monkeypatch):
+    straight, again = tmp_path / "straight", tmp_path / "again"
+    changes = {"num_train_steps": 4, "save_checkpoints_steps": 2}
+    assert pretrain(make_options(straight, **changes)) == 0
+    runs.remove_checkpoints(shutil.copytree(straight, again), after=2)
     train = Pretrainer.train
 
-    def train_until_sigterm(self, *arguments):
-        if self.step == 12:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return train(self, *arguments)
+    def train_until_sigterm(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return train(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(Pretrainer, "train", train_until_sigterm)
-        assert pretrain(make_options()) == 128 + signal.SIGTERM
-    assert tf.train.latest_checkpoint(str(finished_run)).endswith("ckpt-13")
-    assert pretrain(make_options()) == 0
-    runs.assert_same_checkpoint(shared_run, finished_run, 20, least=90)
-    assert runs.log_values(finished_run) == runs.log_values(shared_run)
+        assert pretrain(make_options(again, **changes)) == 128 + signal.SIGTERM
+    assert tf.train.latest_checkpoint(str(again)).endswith("ckpt-3")
+    assert pretrain(make_options(again, **changes)) == 0
+    runs.assert_same_checkpoint(straight, again, 4, least=90)
+    assert runs.log_values(again) == runs.log_values(straight)
 
 
 @pytest.mark.slow
@@ -141,6 +144,7 @@ def test_with_any_dropout_other_micro_batches_are_refused(name, make_options, fi
     assert check_resume_compatibility(options, config, {}) == {"gradient_accumulation_steps": (1, 4)}
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_run_goes_on_with_other_records_from_their_start_and_in_float16(make_options, record_files, finished_run):
     changes = {"num_train_steps": 21, "dtype": "float16"}
     refused = make_options(allow_changes=[*changes], **changes, input_file=record_files[:1])
