@@ -226,7 +226,8 @@ def test_micro_batches_show_the_metrics_of_the_whole_batch(name: str, compiled, 
     if name == "TextClassifier":
         model.trainable_variables[0].regularizer = keras.regularizers.L2(0.5)
     before = model.get_weights()
-    for model._micro_batches in (1, 2):
+    for micro_batches in (1, 2):
+        model._micro_batches = micro_batches
         model.set_weights(before)
         compile_eagerly(model, "sgd", **compiled)
         figures.append(model.train_on_batch(x, y, sample_weight=weights, return_dict=True))

@@ -9,16 +9,8 @@ import tensorflow as tf
 import official_bert
 from official_bert.keras_models.inputs import Inputs
 from official_bert.kinds.features import NO_LABEL
-from tests.make import (
-    WORDS,
-    assert_mentions,
-    assert_rejected,
-    build_text_model,
-    refusal,
-    skip_steps,
-    slow_after,
-    tiny_config,
-)
+from tests import make
+from tests.make import WORDS, assert_mentions, assert_rejected, build_text_model, refusal, slow_after, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
 LABELS, NUMBERS = ["good", "bad", "good", "bad"] * 2, np.array([1, 0, 1, 0] * 2)
@@ -69,7 +61,7 @@ def test_sample_weight_and_class_weight_by_name_are_applied(columns, class_weigh
 @pytest.mark.parametrize("doc_stride", slow_after(1, [4, None]))
 def test_truncated_texts_of_a_data_set_are_counted(doc_stride, monkeypatch, capsys):
     model = build(pair=True, max_seq_length=12, doc_stride=doc_stride)
-    skip_steps(model, monkeypatch)  # the texts are counted before the steps
+    make.skip_steps(model, monkeypatch)  # the texts are counted before the steps
     firsts = ["the cat sat " * 4, "the dog", "the sun", "a mat in the sun " * 9]  # the first and the last are cut
     data = slices(((firsts, ["a dog"] * 4), [0, 1, 1, 0])).batch(1)
     model.fit(data, epochs=3, validation_data=data.take(1), verbose=2)

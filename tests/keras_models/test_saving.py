@@ -21,16 +21,7 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.fast.verification import run_functions_eagerly
 from official_bert.optimization import optimizers, schedules
 from tests import make
-from tests.make import (
-    ROOT,
-    assert_equal_weights,
-    assert_mentions,
-    assert_rejected,
-    compile_eagerly,
-    refusal,
-    slow_after,
-    tiny_config,
-)
+from tests.make import assert_equal_weights, assert_mentions, assert_rejected, compile_eagerly, refusal, slow_after
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking"]
 
@@ -76,7 +67,7 @@ print(json.dumps([
 def test_keras_files_can_be_loaded_after_importing_only_keras_models(tmp_path):
     for name in MODELS:
         build(name).save(tmp_path / f"{name}.keras")
-    plain = build_classifier(build_encoder(tiny_config(hidden_act="gelu_exact"), seed=1), 3, seed=2)
+    plain = build_classifier(build_encoder(make.tiny_config(hidden_act="gelu_exact"), seed=1), 3, seed=2)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     plain.compile(optimizers.BertAdamW(schedules.WarmupPolynomialDecay(1e-3, 10)), loss)
     plain.optimizer.build(plain.trainable_variables)
@@ -90,7 +81,7 @@ def test_keras_files_can_be_loaded_after_importing_only_keras_models(tmp_path):
     expected = plain({"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0})
     np.testing.assert_allclose(np.load(tmp_path / "outputs.npy"), expected, atol=1e-6)
     decorated = r"^@keras\.saving\.register_keras_serializable\((.*)\)\n(?:class|def) (\w+)"
-    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "official_bert").rglob("*.py"))
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (make.ROOT / "official_bert").rglob("*.py"))
     in_source = re.findall(decorated, source, re.MULTILINE)
     assert len(in_source) > 20
     assert {arguments for arguments, _ in in_source} == {'package="official_bert"'}
@@ -117,10 +108,10 @@ def test_a_loaded_file_of_a_model_other_than_a_classifier_answers_as_before(tmp_
 
 
 def test_text_encoder_vectors_equal_feature_extractor_vectors():
-    encoder = make.build_text_model("TextEncoder", tiny_config(), layers=[-1, -2])
+    encoder = make.build_text_model("TextEncoder", make.tiny_config(), layers=[-1, -2])
     ids, vectors = encoder.preprocessor(TEXTS[:1]), encoder.predict(TEXTS)
     np.testing.assert_allclose(vectors[0, :8], np.mean(encoder(ids)["sequence_output"][0], axis=0), rtol=1e-5)
-    pooled = make.build_text_model("TextEncoder", tiny_config(), pooling="pooled")
+    pooled = make.build_text_model("TextEncoder", make.tiny_config(), pooling="pooled")
     np.testing.assert_allclose(pooled.predict(TEXTS)[:1], pooled(ids)["pooled_output"], rtol=1e-5)
     assert_rejected(("x[0]", "'the cat sat'", "pairs", "triplets"), encoder.fit, TEXTS, [0, 1, 0])
     assert_rejected("objective='cosine'", encoder.fit, [("the cat", "a dog")], [1.0])
@@ -269,7 +260,7 @@ def test_saving_as_h5_does_not_change_later_keras_files(optimizer, tmp_path):
     assert (before.compiled, before.get_compile_config()) == (after.compiled, after.get_compile_config())
     (tmp_path / "model.hdf5").touch()
     for path in (tmp_path / "model.h5", tmp_path / "model.hdf5"):
-        make.assert_rejected((path, ".keras", "load_weights"), official_bert.TextClassifier.load, path)
+        assert_rejected((path, ".keras", "load_weights"), official_bert.TextClassifier.load, path)
 
 
 def test_weights_in_one_file_or_several_and_models_in_folders_are_read_again(tmp_path):
@@ -285,7 +276,7 @@ def test_weights_in_one_file_or_several_and_models_in_folders_are_read_again(tmp
     assert_rejected(tmp_path / "folder", model.save, tmp_path / "folder", zipped=False)
     assert_equal_weights(model, official_bert.TextClassifier.load(tmp_path / "folder"))
     path = tmp_path / "folder.keras"
-    make.assert_rejected((path, "zipped=False"), model.save, path, zipped=False)
+    assert_rejected((path, "zipped=False"), model.save, path, zipped=False)
 
 
 def test_damaged_keras_files_are_reported(tmp_path):
