@@ -189,12 +189,14 @@ def test_invalid_decision_settings_are_rejected(multi_label, name, value, names)
     head = model.spec
     assert_rejected((name, *names), setattr, model, name, value)
     assert model.spec == head
-    assert_rejected((name, *names), build, "TextClassifier", multi_label=multi_label, **{name: value})
 
 
-def test_positive_weights_need_several_labels():
-    names = ("positive_weights", "[2, 1]", "multi_label=True")
-    assert_rejected(names, build, "TextClassifier", positive_weights=[2, 1])
+def test_the_constructor_checks_decision_settings_and_positive_weights():
+    for name, value, *names in (
+        ("temperature", 0, 0.0), ("min_confidence", 1.5, 1.5), ("thresholds", [0.5, 0.6], "[0.5, 0.6]"),
+        ("positive_weights", [2, 1], "[2, 1]", "multi_label=True"),
+    ):  # fmt: skip
+        assert_rejected((name, *names), build, "TextClassifier", **{name: value})
 
 
 @pytest.fixture(scope="module")
