@@ -3,7 +3,6 @@
 import collections
 
 import numpy as np
-import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import Phase
@@ -64,6 +63,6 @@ def compute_unigram_accuracy(records: RecordFiles, batch_size: int, max_batches:
 
 def _count_predicted_tokens(records: RecordFiles, batch_size: int, max_batches: int) -> collections.Counter[int]:
     counts: collections.Counter[int] = collections.Counter()
-    for batch in records.evaluation_batches(batch_size).take(max_batches):
-        counts.update(tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0).numpy().tolist())
+    for batch in records.evaluation_batches(batch_size).take(max_batches).as_numpy_iterator():
+        counts.update(batch["masked_lm_ids"][batch["masked_lm_weights"] > 0].tolist())
     return counts

@@ -64,6 +64,7 @@ def adapted(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
     text, general = write_text(folder / "text.txt"), write_text(folder / "general.txt", documents=12, seed=1)
     (folder / "dev.txt").write_text("nobody knew how long the cat would sit in the sun, and nobody asked .\n")
     settings = {"new_words": 2, "heldout_share": 0.1, "general_share": 0.2, "exclude_texts": [str(folder / "dev.txt")]}
+    settings |= {"num_train_steps": 2, "eval_steps": 1}
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(words, "_MAX_PROPOSED", 1)  # More words may be added than are proposed by default.
         monkeypatch.setattr(tf, "function", lambda function, **_: function)  # A few steps are faster without a graph.

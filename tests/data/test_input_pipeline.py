@@ -166,10 +166,10 @@ def test_dynamic_masks_change_only_with_the_epoch_and_the_seed(tmp_path):
         return found
 
     by_eight = epochs(8)
-    assert by_eight == epochs(4) != epochs(8, seed=8)
+    assert by_eight != epochs(8, seed=8)
     assert len(by_eight) == 32
     assert sum(masks[0] != masks[1] for masks in by_eight.values()) > 28
-    assert epochs(8, skipped=64) == {key: masks[2:] for key, masks in by_eight.items()}
+    assert epochs(4, skipped=64) == {key: masks[2:] for key, masks in by_eight.items()}
 
 
 def test_masks_are_the_same_in_every_release_and_differ_by_seed_epoch_and_record():

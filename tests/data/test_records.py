@@ -82,9 +82,13 @@ WRONG = [
 
 
 def test_errors_describe_damaged_records():
+    record_codec.parse(tf.constant([serialize(good())]), LIMITED)
     assert record_damage.describe_mismatch(serialize(good()), LIMITED) is None
     for name, values, *limits in WRONG:
-        assert_mentions(record_damage.describe_mismatch(serialize(good(**{name: values})), LIMITED), name, *limits)
+        record = serialize(good(**{name: values}))
+        assert_mentions(record_damage.describe_mismatch(record, LIMITED), name, *limits)
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            record_codec.parse(tf.constant([record]), LIMITED)
     assert_mentions(record_damage.describe_mismatch(b"no proto", LIMITED), "tf.train.Example")
     example = tf.train.Example()
     example.features.feature["text"].bytes_list.value.append(b"x")

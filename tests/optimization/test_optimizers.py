@@ -40,7 +40,7 @@ def test_updates_equal_the_published_rule(scale, numbers, name, settings, refere
     optimizer.build(variables)
     optimizer.uses_kernel = uses_kernel
     weights = {variable.path: np.asarray(variable, np.float64) for variable in variables}
-    for _ in range(6):
+    for _ in range(4):
         gradients = {path: rng.normal(0, scale, value.shape) for path, value in weights.items()}
         optimizer.apply([tf.constant(gradients[each.path], tf.float32) for each in variables], variables)
         weights = reference.apply(weights, gradients)

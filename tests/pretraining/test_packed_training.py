@@ -4,9 +4,8 @@ import random
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from official_bert.data import record_codec, record_reader, record_schema
+from official_bert.data import record_schema
 from official_bert.data.packing import Packing
 from official_bert.optimization.distribution import get_strategy
 from official_bert.pretraining.run import pretrain
@@ -46,7 +45,7 @@ def test_packed_rows_have_the_losses_and_gradients_of_their_records(tmp_path):
         variable.assign(5.0 * variable)  # so that the losses depend on the attention
     records = [runs.random_record(random.Random(seed), LENGTH, PREDICTIONS) for seed in range(BATCH)]
     record_files = [runs.write_records(tmp_path / "batch.tfrecord", records, SCHEMA)]
-    batch = record_codec.parse(tf.constant(list(record_reader.read_file(record_files[0]))), SCHEMA)
+    batch = runs.read_batch(record_files, BATCH, SCHEMA)
     expected, evaluated = (each._compute_sums(batch, training=False) for each in (unpacked, packed))
     for name, value in expected.items():
         np.testing.assert_allclose(evaluated[name], value, rtol=1e-5, err_msg=name)
