@@ -214,7 +214,7 @@ def damage(draw: st.DrawFn, path: pathlib.Path, others: list[bytes]) -> tuple[st
     return kind, None if kind == "missing" else b"" if kind == "empty" else content
 
 
-@pytest.mark.parametrize("repetitions", slow_after(1, [1, 8]))
+@pytest.mark.parametrize("repetitions", slow_after(1, [1, 20]))
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files_are_read_or_rejected_by_name(name: str, repetitions: int, samples: pathlib.Path, tmp_path):
     folder = pathlib.Path(shutil.copytree(samples / name, tmp_path / name))
@@ -224,7 +224,7 @@ def test_damaged_files_are_read_or_rejected_by_name(name: str, repetitions: int,
     others = [each.read_bytes() for each in sorted(samples.rglob("*")) if each.is_file()]
 
     is_checkpoint = FORMATS[name].read is read_checkpoint
-    num_examples = repetitions * (150 if FORMATS[name].has_checksums else 100 if is_checkpoint else 25)
+    num_examples = repetitions * (60 if FORMATS[name].has_checksums else 40 if is_checkpoint else 15)
     # The fast tests draw the same damage in each run.
     fixed = {"derandomize": repetitions == 1, "database": None, "phases": [Phase.generate]}
 

@@ -36,7 +36,7 @@ def is_special(character: str) -> bool:
 SPECIAL = [chr(code) for code in ASSIGNED if is_special(chr(code))]
 MADE = {*"".join(SPECIAL), *unicodedata.normalize("NFD", "".join(SPECIAL).lower()), *"ας"}
 ENDS = {code for first, last in IDEOGRAPHS for code in (first - 1, first, last, last + 1)}
-SOME = [code for code in ASSIGNED if code % 32 == 0 or code in ENDS or chr(code) in MADE]
+SOME = [code for code in ASSIGNED if code % 256 == 0 or code in ENDS or chr(code) in MADE]
 with_code_points = pytest.mark.parametrize("codes", [SOME, pytest.param(ASSIGNED, marks=pytest.mark.slow)])
 make_tokenizer = functools.cache(BasicTokenizer)
 
@@ -99,7 +99,7 @@ TRICKY = st.text(alphabet=TRICKY_CHARACTERS, max_size=20)
 
 
 @given(st.one_of(TEXTS, TRICKY), st.sampled_from(CASINGS))
-@settings(max_examples=500)
+@settings(max_examples=300)
 def test_any_text_follows_the_documented_rules(text, casing):
     assert_exact(text, casing)
 

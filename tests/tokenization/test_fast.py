@@ -103,7 +103,7 @@ LONG_WORDS = st.builds(
 
 
 @given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.sampled_from(CASINGS))
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_any_texts_are_tokenized_exactly(texts, casing):
     assert_exact(alphabet(casing), texts)
 
@@ -161,6 +161,6 @@ ODD_TEXTS = st.lists(st.sampled_from([*ODD_LINES, *TRICKY, "-", "##ab", " ", "ab
 
 
 @given(ODD_TEXTS, st.sampled_from(CASINGS))
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_odd_lines_of_a_vocabulary_change_nothing(text, casing):
     assert_exact(odd_tokenizer(casing), [text])

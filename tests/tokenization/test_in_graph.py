@@ -101,7 +101,7 @@ ANY_TEXTS = st.one_of(test_fast.TRICKY_TEXTS, test_fast.ANY_TEXTS, test_fast.LON
 
 
 @given(st.lists(ANY_TEXTS, max_size=8), st.sampled_from(CASINGS))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_any_texts_and_bytes_are_tokenized_exactly(texts, casing):
     assert_exact(alphabet(casing), texts)
 
@@ -110,7 +110,7 @@ odd_pair = functools.cache(lambda: make_pair(odd_tokenizer(CASED)))
 
 
 @given(test_fast.ODD_TEXTS)
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_odd_lines_of_a_vocabulary_change_nothing(text):
     assert_exact(odd_pair(), [text])
 
