@@ -50,7 +50,7 @@ def sample_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Returns a path of each kind of file, by kind."""
     from official_bert.modeling.pretraining_model import build_pretraining_model  # here, since it imports TensorFlow
 
-    folder, config = tmp_path_factory.mktemp("inputs"), tiny_config()
+    folder, config = tmp_path_factory.mktemp("inputs"), tiny_config(num_hidden_layers=1)
     paths = {
         "vocab": write_text(folder / "vocab.txt", VOCAB),
         "json": write_text(folder / "bert_config.json", config.to_json()),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.modeling import bilstm
 from official_bert.modeling.bilstm import extend_encoder
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import FEATURES, HeadInput
@@ -15,7 +16,7 @@ UNITS = 3
 
 
 @pytest.mark.parametrize("num_layers", [5, 1])  # more than the last four, and only one
-def test_features_equal_the_selected_encoder_layers(num_layers: int):
+def test_features_equal_the_selected_encoder_layers(num_layers: int, monkeypatch):
     config = tiny_config(num_hidden_layers=num_layers)
     encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
     batch = inputs_of_encoder(random_batch(config, 0, batch=1, length=5))
@@ -25,6 +26,7 @@ def test_features_equal_the_selected_encoder_layers(num_layers: int):
     expected |= {"sum_last_four": sum(layers[-4:]), "concat_last_four": np.concatenate(layers[-4:], axis=-1)}
     expected["sum_all"] = sum(layers)
     assert tuple(expected) == FEATURES
+    monkeypatch.setattr(bilstm, "_LAYERS", 1)
     for head, values in expected.items():
         model = extend_encoder(encoder, head, UNITS)
         features = keras.Model(model.input, model.get_layer("bilstm_0").input[0])
@@ -33,7 +35,9 @@ def test_features_equal_the_selected_encoder_layers(num_layers: int):
 
 
 def test_both_directions_read_the_whole_text_without_padding():
-    model = extend_encoder(randomize_weights(build_encoder(tiny_config()), 0), "bilstm", UNITS, seed=1)
+    model = extend_encoder(
+        randomize_weights(build_encoder(tiny_config(num_hidden_layers=1)), 0), "bilstm", UNITS, seed=1
+    )
     batch = inputs_of_encoder(random_batch(tiny_config(), 1, batch=1, length=9))
     batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
     whole = model(batch)

@@ -34,14 +34,15 @@ def test_outputs_equal_the_float64_transcription(seed: int, change: dict[str, ob
     config = tiny_config(num_hidden_layers=1 + seed, **change)
     model = randomize_weights(build_pretraining_model(config), seed)
     batch = random_batch(config, seed, length=(5, 12, 31, 32)[seed])
-    reference = Reference(list_weights(model), config)
+    weights = list_weights(model)
+    reference = Reference(weights, config)
     masked_lm, next_sentence = reference.predict(**batch)
     outputs = model(batch)
     np.testing.assert_allclose(outputs["masked_lm_logits"], masked_lm, atol=1e-5)
     np.testing.assert_allclose(outputs["next_sentence_logits"], next_sentence, atol=1e-5)
 
     encoder = build_encoder(config, return_all_layers=True)
-    encoder.set_weights([list_weights(model)[variable.path] for variable in encoder.variables])
+    encoder.set_weights([weights[variable.path] for variable in encoder.variables])
     encoded = encoder(inputs_of_encoder(batch))
     layers, pooled = reference.encode(**inputs_of_encoder(batch))
     assert len(encoded["encoder_outputs"]) == config.num_hidden_layers

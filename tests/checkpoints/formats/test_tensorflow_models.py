@@ -13,6 +13,7 @@ import official_bert
 from official_bert.checkpoints import parity
 from official_bert.checkpoints.loading import open_model
 from official_bert.export.source import read_source
+from official_bert.modeling.pretraining_model import build_pretraining_model
 from tests.checkpoints import checkpoint_samples as samples
 
 
@@ -20,6 +21,15 @@ from tests.checkpoints import checkpoint_samples as samples
 def golden(tmp_path_factory):
     """Returns a function that returns the folder of a library's models."""
     return functools.partial(samples.unpacked, folder=tmp_path_factory.getbasetemp() / "tensorflow_models")
+
+
+@pytest.fixture(autouse=True)
+def build_models_once(monkeypatch):
+    """Builds one model for all checkpoints of a configuration. Each checkpoint replaces its weights."""
+    monkeypatch.setattr(parity, "build_pretraining_model", build_model)
+
+
+build_model = functools.cache(build_pretraining_model)
 
 
 def assert_outputs_close(checkpoint, expected, **arguments):
@@ -89,9 +99,9 @@ def test_classifiers_keep_their_labels_and_are_exported_unless_only_the_encoder_
         assert predictor.get_config().get("multi_label", False) == (model == "several")
     for model, kind in (("tagger", "tagging"), ("regressor", "regression"), ("answerer", "question_answering")):
         folder = str(golden("transformers") / model)
-        spec = read_source(folder).task_spec
-        assert read_source(folder).kind == spec["kind"] == kind
-        assert spec["labels"] == ([*labels] if model == "tagger" else None)
+        source = read_source(folder)
+        assert source.kind == source.task_spec["kind"] == kind
+        assert source.task_spec["labels"] == ([*labels] if model == "tagger" else None)
     assert read_source(folder, encoder=True).kind == "encoder"
 
 

@@ -39,11 +39,11 @@ def classifier(**changes) -> keras.Model:
 
 
 def multiple_choice() -> keras.Model:
-    return build_multiple_choice_model(build_encoder(tiny_config(), seed=0), 3)
+    return build_multiple_choice_model(build_encoder(tiny_config(num_hidden_layers=1), seed=0), 3)
 
 
 def causal_first_position() -> keras.Model:
-    encoder = build_encoder(tiny_config(causal_attention=True), seed=0)
+    encoder = build_encoder(tiny_config(num_hidden_layers=1, causal_attention=True), seed=0)
     first = heads.FirstPosition(name=layer_names.FIRST_POSITION)(encoder.output["sequence_output"])
     return keras.Model(encoder.input, keras.layers.Dense(3)(first))
 
@@ -132,10 +132,11 @@ def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(build)
 
 
 def test_models_that_read_other_positions_keep_the_complete_last_block():
-    encoder = build_encoder(tiny_config())
-    causal = classifier(causal_attention=True)
-    fast, regularized = classifier(), classifier()
-    regularized.get_layer("layer_1_intermediate").activity_regularizer = keras.regularizers.L2()
+    sizes = {"num_hidden_layers": 1}
+    encoder = build_encoder(tiny_config(**sizes))
+    causal = classifier(**sizes, causal_attention=True)
+    fast, regularized = classifier(**sizes), classifier(**sizes)
+    regularized.get_layer("layer_0_intermediate").activity_regularizer = keras.regularizers.L2()
     mine = type("Mine", (keras.Model,), {"call": lambda self, inputs, training=False: 0})(fast.input, fast.output)
     assert_rejected(("Mine", "rematerialize=True"), skip_unread_positions, mine, rematerialize=True)
     for model in (encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder), causal, mine, regularized):
