@@ -63,8 +63,8 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
 def parse_records(folder: pathlib.Path) -> dict[str, np.ndarray]:
     """Returns the features of all records in a folder."""
     paths = sorted(map(str, folder.glob("*.tfrecord")))
-    records = [record for path in paths for record in record_reader.read_file(path)]
-    batch = record_codec.parse(tf.constant(records), record_schema.pretraining_schema(LENGTH, PREDICTIONS))
+    records = tf.data.TFRecordDataset(paths, record_reader.get_compression(paths)).batch(100_000).get_single_element()
+    batch = record_codec.parse(records, record_schema.pretraining_schema(LENGTH, PREDICTIONS))
     return {name: value.numpy() for name, value in batch.items()}
 
 

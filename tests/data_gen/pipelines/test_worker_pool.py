@@ -91,11 +91,11 @@ def test_workers_need_no_tensorflow(corpus):
 
 
 def test_a_large_file_is_shared_and_a_line_or_row_in_it_is_named(corpus, tmp_path, monkeypatch):
-    text, blank = pathlib.Path(corpus[0][0]).read_bytes(), b"\n" * 5000
+    text, blank = b"\n\n".join(pathlib.Path(path).read_bytes() for path in corpus[0]), b"\n" * 5000
     padded = write_text(tmp_path / "padded.txt", blank + text + blank)  # The first and the last part contain no text.
     make_records(([padded], corpus[1]), tmp_path / "whole")
     monkeypatch.setattr(worker, "_PART_BYTES", 2000)
-    assert len(formats.find_ranges(corpus[0][0], "sentences", 2000)) > 10
+    assert len(formats.find_ranges(padded, "sentences", 2000)) > 10
     make_records(([padded], corpus[1]), tmp_path / "parts")
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     path = write_text(tmp_path / "text.txt", text + b"\nthe \xe9\n")  # in the last part only
