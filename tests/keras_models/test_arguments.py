@@ -13,6 +13,7 @@ from tests.keras_models.test_saving import MODELS
 from tests.make import VOCAB, assert_rejected, compile_eagerly, tiny_config
 from tests.make import build_text_model as build
 
+CONFIG = tiny_config(num_hidden_layers=1)
 TEXTS = ["the cat", "a dog", "walking mat", "the sun"]
 SETTABLE = {"temperature", "thresholds", "min_confidence", "name", "trainable"}
 
@@ -44,7 +45,7 @@ def test_replacing_the_last_layer_for_learned_labels_keeps_attributes_and_change
             super().__init__(*arguments, **settings)
             self.extra = extra
 
-    model = Mine(tiny_config(), VOCAB, extra=2)
+    model = Mine(CONFIG, VOCAB, extra=2)
     model.extra, encoder = model.extra + 1, model.backbone
     model.get_layer("layer_0_intermediate").enable_lora(2)
     kernel = model.get_layer("sequence_classifier").kernel
@@ -64,7 +65,7 @@ def test_labels_are_not_learned_if_the_last_layer_cannot_be_replaced():
 
     quantized = build(labels=None)
     quantized.quantize("int8")
-    for model in (quantized, Scaled(tiny_config(), VOCAB)):
+    for model in (quantized, Scaled(CONFIG, VOCAB)):
         layers = [layer.name for layer in model.layers]
         assert_rejected(("quantized", "labels=[...]"), model.fit, TEXTS, ["a", "b", "c", "b"])
         assert (model.labels, [layer.name for layer in model.layers]) == (None, layers)
