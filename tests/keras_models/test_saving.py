@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.export import formats
+from official_bert.export import formats, verification
 from official_bert.export.graph_models import build_graph_model
 from official_bert.inference import backends
 from official_bert.kinds.classification.model import build_classifier
@@ -176,9 +176,11 @@ def test_export_passes_its_settings_on(monkeypatch):
 def test_the_exported_functions_of_a_masked_lm_fill_masks_as_the_model_does(monkeypatch):
     model, texts, sources = build("masked_lm"), ["the [MASK] sat", "[MASK] dog ran [MASK]"], []
     monkeypatch.setattr(formats, "write", lambda source, options: sources.append(source))
+    monkeypatch.setattr(verification, "synthetic_texts", lambda source: {"text": texts})
     model.export("out")
     with run_functions_eagerly():  # since tracing takes most of the time of an export
         tokens = build_graph_model(sources[0]).answer(text=tf.constant(texts))["tokens"].numpy()
+        assert "tokens" in verification.record_answers(sources[0]).discrete_outputs
     for row, masks in enumerate(model.fill(texts)):
         for mask, candidates in enumerate(masks):
             assert tokens[row, mask].tolist() == [each.token.encode() for each in candidates]
