@@ -231,7 +231,7 @@ def _compile_encoder(loaded: ModelAndTokenizer, layers: Sequence[int]) -> tf.typ
     )
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in input_names}
 
-    @tf.function(input_signature=[signature])
+    @tf.function(input_signature=[signature], autograph=False)
     def encode(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         outputs = model(inputs, training=False)
         return tf.cast(tf.stack([outputs[str(layer)] for layer in layers], axis=2), tf.float32)

@@ -224,4 +224,4 @@ def _drop_logits(answers: dict[str, Any]) -> dict[str, Any]:
 def _trace(function: Callable[..., dict[str, Any]], inputs: Mapping[str, Any]) -> Any:
     """Returns the concrete function of `function` for the given TensorSpecs, whose keys become the input names."""
     specs = {name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in inputs.items()}
-    return tf.function(lambda **tensors: function(**tensors)).get_concrete_function(**specs)
+    return tf.function(lambda **tensors: function(**tensors), autograph=False).get_concrete_function(**specs)

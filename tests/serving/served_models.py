@@ -28,7 +28,7 @@ def write(folder: pathlib.Path, version: int, kind: str, serving_default: Any, l
     module = tf.Module()
     module.weight = tf.Variable(tf.zeros([1000]))  # so that the model has variables
     signatures = {
-        name: tf.function(each, input_signature=_specs(each)).get_concrete_function()
+        name: tf.function(each, input_signature=_specs(each), autograph=False).get_concrete_function()
         for name, each in {"serving_default": serving_default, **functions}.items()
     }
     folder.mkdir(parents=True, exist_ok=True)
