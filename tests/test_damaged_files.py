@@ -224,7 +224,7 @@ def test_damaged_files_are_read_or_rejected_by_name(name: str, repetitions: int,
     others = [each.read_bytes() for each in sorted(samples.rglob("*")) if each.is_file()]
 
     is_checkpoint = FORMATS[name].read is read_checkpoint
-    num_examples = repetitions * (60 if FORMATS[name].has_checksums else 40 if is_checkpoint else 15)
+    num_examples = repetitions * (60 if FORMATS[name].has_checksums else 40 if is_checkpoint else 25)
     # The fast tests draw the same damage in each run.
     fixed = {"derandomize": repetitions == 1, "database": None, "phases": [Phase.generate]}
 
