@@ -182,6 +182,7 @@ def test_records_contain_only_the_remaining_documents(algorithm, corpus, tmp_pat
     assert described["statistics"]["text_excluded"] == summary["text_excluded"]
     assert "exclude_texts" not in read_manifest(tmp_path / "others")["source"]["flags"]
     assert make("all", documents, exclude_texts=[excluding]) == summary  # already complete
+    assert_rejected(("--exclude_texts", "dev.jsonl", tmp_path / "all"), make, "all", documents)
     assert_rejected((1, "--exclude_texts"), make, "none", documents[:1], exclude_texts=[excluding])
 
 
