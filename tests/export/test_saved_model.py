@@ -24,6 +24,7 @@ from official_bert.inference import exports as layout
 from official_bert.inference.predictor import Signature, Tensor
 from official_bert.kinds import graph_inputs, graph_model
 from official_bert.kinds.names import CLASSIFICATION, ENCODER, FILL_MASK, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING
+from official_bert.modeling.encoder import build_encoder
 from official_bert.tokenization.exact import FullTokenizer
 from tests.checkpoints.checkpoint_samples import sample
 from tests.export import exported_models as samples
@@ -67,7 +68,10 @@ def test_export_has_metadata_and_warm_up_requests_and_no_local_paths(exported: p
         assert b"serving_default" in request
 
 
-@pytest.mark.parametrize("name", ["saved_model.pb", "variables", "assets/vocab.txt", "assets.extra/official_bert.json"])
+FILES = ["saved_model.pb", "variables", "assets/vocab.txt", "assets.extra/official_bert.json", layout.REPLAY_FILE]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_flipped_byte_is_detected_at_loading(name: str, exported: pathlib.Path, tmp_path: pathlib.Path):
     version = shutil.copytree(exported, tmp_path / "1")
     path = next((version / name).glob("*.data*")) if name == "variables" else version / name
@@ -231,6 +235,14 @@ def test_rounding_is_not_a_difference():
     assert REFERENCE.largest_difference([other]) == pytest.approx(0.002 / 1.9)
     (line,) = REFERENCE.differences([{"label": "yes", "probability": 0.9}], "it")
     assert_mentions(line, "starts", '{"text": "a"}')
+
+
+def test_answers_of_a_model_in_mixed_precision_have_a_larger_tolerance(monkeypatch: pytest.MonkeyPatch):
+    answer = mock.Mock(return_value=({}, []))
+    monkeypatch.setattr(verification, "_make_predictor", lambda source: mock.Mock(answer=answer))
+    exact = make_source(CLASSIFICATION)
+    mixed = dataclasses.replace(exact, model=build_encoder(samples.CONFIG, dtype="mixed_bfloat16"))
+    assert [verification.record_answers(source).tolerance for source in (exact, mixed)] == [5e-4, 3e-2]
 
 
 def test_replay_files_are_read_back_without_overlong_answers(tmp_path: pathlib.Path):
