@@ -17,7 +17,7 @@ from tests.make import WORDS, list_weights
 
 V = 12
 SMALL = BertConfig(len(WORDS), 68, 2, 4, 8, max_position_embeddings=32)  # the smallest width that compares segments
-CONFIG = BertConfig(V, 32, 2, 4, 64, max_position_embeddings=24)
+CONFIG = BertConfig(V, 32, 1, 4, 64, max_position_embeddings=24)
 # Its heads compare segments. Piece 4 is [MASK], which does not occur in the counted records.
 SEGMENTS = BertConfig(100, 128, 2, 4, 256, max_position_embeddings=24)
 OTHERS = ({"num_attention_heads": 2}, {"num_attention_heads": 8}, {"num_hidden_layers": 3}, {"type_vocab_size": 1})

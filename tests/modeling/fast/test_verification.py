@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from official_bert.modeling import encoder, encoder_block, pretraining_model
+from official_bert.modeling import encoder, encoder_block
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.encoder_block import MASKED_SCORE, AttentionProbabilities, split_heads
@@ -17,6 +17,7 @@ from official_bert.modeling.fast.compiled_blocks import _compile_blocks, compile
 from official_bert.modeling.fast.flat_blocks import _flatten_blocks, flatten_blocks
 from official_bert.modeling.fast.last_block import _read_first, skip_unread_positions
 from official_bert.modeling.fast.model_parts import split_model
+from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.pretraining.train_step import Pretrainer
 from tests import make
@@ -39,7 +40,8 @@ def make_parts(**changes: bool):
 
 
 @pytest.fixture(autouse=True)
-def forget_verified_forms():
+def verify_again_with_one_block(monkeypatch):
+    monkeypatch.setitem(verification._SIZES, "num_hidden_layers", 1)
     verification._verify.cache_clear()
     yield
     verification._verify.cache_clear()
@@ -141,14 +143,14 @@ def test_compiled_blocks_equal_the_layers_unless_packed_attention_was_edited(pac
     assert FORMS["compiled"](parts) == (not packed or factor == 1.0)
 
 
-@pytest.mark.parametrize("is_faithful", [True, False])
-def test_models_and_pretraining_use_only_verified_forms(is_faithful: bool, tiny_config: BertConfig, monkeypatch):
-    monkeypatch.setattr(verification, "is_faithful", lambda *_, **__: is_faithful)
-    encoder = build_encoder(tiny_config)
+def test_models_and_pretraining_use_only_verified_forms(monkeypatch):
+    config, strategy = make.tiny_config(num_hidden_layers=1), distribution.get_strategy("one_device")
+    encoder, pretraining = build_encoder(config), build_pretraining_model(config)
     model = keras.Model(encoder.input, encoder.output["pooled_output"])
-    assert flatten_blocks(encoder).__name__ == ("call" if is_faithful else "<lambda>")
-    assert (skip_unread_positions(model) is model) != is_faithful
-    assert (compile_blocks(pretraining_model.build_pretraining_model(tiny_config)) is None) != is_faithful
-    strategy = distribution.get_strategy("one_device")
-    pretrainer = Pretrainer(config=tiny_config, strategy=strategy, schedule=1e-4, seed=1, compile_parts=True)
-    assert (pretrainer._call is pretrainer.model) != is_faithful
+    for is_faithful in (True, False):
+        monkeypatch.setattr(verification, "is_faithful", lambda *_, is_faithful=is_faithful, **__: is_faithful)
+        assert flatten_blocks(encoder).__name__ == ("call" if is_faithful else "<lambda>")
+        assert (skip_unread_positions(model) is model) != is_faithful
+        assert (compile_blocks(pretraining) is None) != is_faithful
+        pretrainer = Pretrainer(config=config, strategy=strategy, schedule=1e-4, seed=1, compile_parts=True)
+        assert (pretrainer._call is pretrainer.model) != is_faithful
