@@ -110,6 +110,7 @@ def test_a_process_without_this_package_gives_the_same_answers(kind, export_kind
     verification.check_answers(reference, *run_separate_process(path, reference.rows()))
 
 
+@run_functions_eagerly()  # since tracing takes longer than the vectors
 def test_features_writes_the_vectors_of_the_model(save_kind, tmp_path: pathlib.Path):
     table = write_rows(tmp_path / "texts.jsonl", to_rows(TEXTS_FOR[names.VECTORS]))
     flags = [f"--init={save_kind(names.VECTORS)}", f"--input_file={table}", f"--output_file={tmp_path}/vectors.npy"]

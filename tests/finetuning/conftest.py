@@ -70,6 +70,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> types.SimpleNamespace:
 
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(trainer.Trainer, "train", train)
+        patch.setattr(KerasRunner, "_traced_forward", KerasRunner._forward_on_all_replicas)
         patch.setattr(KerasRunner, "compute_outputs", lambda *arguments: predicted.append(1) or compute(*arguments))
         scores = runner.run(options)
     return types.SimpleNamespace(options=options, scores=scores, printed=printed.getvalue(), predicted=len(predicted))
@@ -83,9 +84,14 @@ def copied(trained: types.SimpleNamespace, tmp_path) -> FinetuningOptions:
 
 
 @pytest.fixture
-def skip_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs skip their training steps, and predict without a graph, which is faster for a few rows."""
+def predict_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs predict without a graph, which is faster for a few rows."""
     monkeypatch.setattr(KerasRunner, "_traced_forward", KerasRunner._forward_on_all_replicas)
+
+
+@pytest.fixture
+def skip_training(predict_eagerly: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs skip their training steps, and predict without a graph."""
 
     def train(self, features, first, last, *rest):
         self._sums += 1.0

@@ -25,8 +25,8 @@ SHORT = {"num_train_epochs": 1.0, "do_eval": False, "do_predict": False}
 
 
 def assert_same_weights(one: str, other: str):
-    for expected, found in zip(open_model(one).weights.values(), open_model(other).weights.values(), strict=True):
-        np.testing.assert_array_equal(expected, found)
+    expected, found = (pathlib.Path(folder, "model.weights.h5").read_bytes() for folder in (one, other))
+    assert found == expected
 
 
 @pytest.mark.slow
@@ -77,6 +77,7 @@ def test_a_run_learns_and_writes_its_model_scores_predictions_and_logs(trained):
     assert (open_model(str(folder)).task_spec or {})["labels"] == ["bad", "good"]
 
 
+@pytest.mark.usefixtures("predict_eagerly")
 def test_a_run_that_was_killed_ends_with_the_same_weights(trained, tmp_path, capsys):
     folder = shutil.copytree(pathlib.Path(trained.options.output_dir).with_name("killed"), tmp_path / "run")
     other, log, state = change(trained.options, output_dir=str(folder)), folder / "eval.jsonl", folder / "checkpoints"

@@ -17,6 +17,7 @@ from official_bert.inference.feature_extractor import FeatureExtractor, TextVect
 from official_bert.inference.options import FeatureOptions
 from official_bert.kinds.names import ENCODER
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.fast.verification import run_functions_eagerly
 from official_bert.runs.locks import lock_file
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import tables
@@ -269,6 +270,7 @@ def test_all_options_of_the_extractor_are_passed_on(monkeypatch: pytest.MonkeyPa
     made.assert_called_once_with(made.load.return_value, [0], "max", **changes)
 
 
+@run_functions_eagerly()  # since each of three extractors would be traced
 def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Path, capsys):
     folder, output = save_kind(ENCODER), str(tmp_path / "a.npy")
     text = write_text(tmp_path / "a.txt", "\r\n".join(TEXTS) + "\n")
