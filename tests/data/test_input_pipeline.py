@@ -76,8 +76,9 @@ def test_the_pipeline_can_start_at_any_step_of_the_same_sequence(tmp_path, monke
     places = [(path, number) for path, count in zip(paths, counts, strict=True) for number in range(count)]
     ids = dict(zip(places, parse_records(*paths)["input_ids"].numpy(), strict=True))
     np.testing.assert_array_equal(read_rows(paths, 2 * total + 1, total - 1), whole[total - 1 :])
-    locations = RecordSource(paths, UNMASKED).locate_records(3, total + 9, 2 * total - 9)
-    np.testing.assert_array_equal([ids[location] for location in locations], whole[total + 9 :])
+    for skipped in (8, total + 9):
+        locations = RecordSource(paths, UNMASKED).locate_records(3, skipped, 3 * total - skipped)
+        np.testing.assert_array_equal([ids[location] for location in locations], whole[skipped:])
 
 
 def test_four_files_at_a_time_contribute_one_record_each_in_turn(tmp_path, monkeypatch):
@@ -116,7 +117,8 @@ def test_damaged_records_are_left_out_wherever_reading_starts(tmp_path, monkeypa
     whole = source.locate_records(3, 0, 24)
     places = [(path, number) for path, count in zip(paths, (9, 4, 6), strict=True) for number in range(count)]
     assert sorted(whole[:12]) == sorted(whole[12:]) == [places[number] for number in left]
-    assert source.locate_records(3, 10, 14) == whole[10:]
+    for skipped in (10, 17):
+        assert source.locate_records(3, skipped, 24 - skipped) == whole[skipped:]
     (batch,) = source.evaluation_batches(12).as_numpy_iterator()
     np.testing.assert_array_equal(batch["input_ids"], parse_records(*paths)["input_ids"].numpy()[left])
 
@@ -153,18 +155,21 @@ def test_dynamic_masks_obey_the_rules_of_masked_records(tmp_path, whole_words):
 
 def test_dynamic_masks_change_only_with_the_epoch_and_the_seed(tmp_path):
     paths = write_records(tmp_path, [20, 12])
-    records, record_ids = parse_records(*paths), tf.constant([*range(20), *range(2**40, 2**40 + 12)], tf.int64)
-    originals = [row.tobytes() for row in records["input_ids"].numpy()]
-    batches = RecordSource(paths, UNMASKED, masking()).training_batches(4, 7, skipped_records=32).as_numpy_iterator()
-    masked = []
-    for epoch in (1, 2):
-        expected = masking()(records, make_record_keys(7, tf.fill([32], tf.constant(epoch, tf.int64)), record_ids))
-        found = {}
-        for batch in itertools.islice(batches, 8):
-            found.update(zip(map(bytes, record_codec.restore_masked_ids(batch)), batch["input_ids"], strict=True))
-        masked.append(np.array([found[original] for original in originals]))
-        np.testing.assert_array_equal(masked[-1], expected["input_ids"])
-    assert (masked[0] != masked[1]).any(axis=1).sum() > 28
+
+    def epochs(batch_size: int, skipped: int = 0, seed: int = 7) -> dict[bytes, list[bytes]]:
+        """Maps the unmasked tokens of each record to its masked versions, one per epoch."""
+        data = RecordSource(paths, UNMASKED, masking()).training_batches(batch_size, seed, skipped).as_numpy_iterator()
+        found: dict[bytes, list[bytes]] = {}
+        for batch in itertools.islice(data, (96 - skipped) // batch_size):
+            for original, row in zip(record_codec.restore_masked_ids(batch), batch["input_ids"], strict=True):
+                found.setdefault(original.tobytes(), []).append(row.tobytes())
+        return found
+
+    by_eight = epochs(8)
+    assert by_eight == epochs(4) != epochs(8, seed=8)
+    assert len(by_eight) == 32
+    assert sum(masks[0] != masks[1] for masks in by_eight.values()) > 28
+    assert epochs(8, skipped=64) == {key: masks[2:] for key, masks in by_eight.items()}
 
 
 def test_masks_are_the_same_in_every_release_and_differ_by_seed_epoch_and_record():
@@ -182,13 +187,14 @@ def test_evaluation_reads_each_record_once_with_fixed_masks(tmp_path):
     # The masks of seed 0 and epoch 0 must never change.
     record_ids = tf.constant([*range(7), *range(2**40, 2**40 + 3)], tf.int64)
     keys, records = make_record_keys(0, tf.zeros([10], tf.int64), record_ids), parse_records(*paths)
-    batches = list(RecordSource(paths, UNMASKED, masking()).evaluation_batches(4).as_numpy_iterator())
-    assert len(batches) == 3
-    for name, values in masking()(records, keys).items():
-        found = np.concatenate([batch[name] for batch in batches])
-        assert found.shape == (12, *values.shape[1:])
-        np.testing.assert_array_equal(found[:10], values)
-        assert not found[10:].any()  # padding of the last batch
+    for mask, expected in ((None, records), (masking(), masking()(records, keys))):
+        batches = list(RecordSource(paths, UNMASKED, mask).evaluation_batches(4).as_numpy_iterator())
+        assert len(batches) == 3
+        for name, values in expected.items():
+            found = np.concatenate([batch[name] for batch in batches])
+            assert found.shape == (12, *values.shape[1:])
+            np.testing.assert_array_equal(found[:10], values)
+            assert not found[10:].any()  # padding of the last batch
 
 
 def test_records_without_masks_and_without_their_manifest_are_recognised(tmp_path):
@@ -234,7 +240,9 @@ def test_records_are_skipped_by_the_counts_in_the_manifest(tmp_path, monkeypatch
     assert find_records(f"{paths[0]},{paths[1]},{paths[0]}", vocab_file).num_records == 19
     records = find_records(",".join(paths), vocab_file)
     monkeypatch.setattr(record_reader, "count_records", lambda path: pytest.fail(f"{path} is counted"))
-    assert [records.count_records(path) for path in paths] == [7, 5]
+    *_, fourth = records.training_batches(6, seed=1).take(4).as_numpy_iterator()
+    (found,) = records.training_batches(6, seed=1, skipped_records=18).take(1).as_numpy_iterator()
+    np.testing.assert_array_equal(found["input_ids"], fourth["input_ids"])
 
 
 def test_only_the_size_of_files_with_a_manifest_is_read(tmp_path, monkeypatch, vocab_file):

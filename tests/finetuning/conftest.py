@@ -56,7 +56,7 @@ def options(tmp_path) -> FinetuningOptions:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> types.SimpleNamespace:
     """A finished run that no test changes: its options, scores, printed lines and number of predicted parts.
 
-    The folder "killed" next to it is a copy from the last epoch, after the scores were logged and before the
+    The folder "killed" next to it is a copy from the third epoch, after the scores were logged and before the
     checkpoint.
     """
     folder = tmp_path_factory.mktemp("trained")
@@ -64,7 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> types.SimpleNamespace:
     compute, original = KerasRunner.compute_outputs, trainer.Trainer.train
 
     def train(self, features, first, *rest):
-        if first == 30:
+        if first == 12:
             shutil.copytree(options.output_dir, folder / "killed")
         return original(self, features, first, *rest)
 

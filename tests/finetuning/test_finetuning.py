@@ -94,7 +94,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(trained, tmp_path, cap
     capsys.readouterr()
     assert runner.run(other) == trained.scores
     output = capsys.readouterr().out
-    assert "resuming at step 30" in output
+    assert "resuming at step 12" in output
     assert f"--model_dir={folder} --export_dir=exports/run\n" in output
     assert_same_weights(trained.options.output_dir, other.output_dir)
     assert read_log(other.output_dir, "eval") == read_log(trained.options.output_dir, "eval")

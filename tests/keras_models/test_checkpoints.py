@@ -169,8 +169,8 @@ def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
     model.save_checkpoint(str(folder))
     for taken in (type(model).load(str(path)), take(path), take(folder)):
         assert taken.casing == casing
-        assert taken._tokenizer.tokenize("SÜN[E1] SUN") == ["sün", "[E1]", "s", "##u", "##n"]
-        assert taken.preprocessor.get_config().items() >= casing.settings.items()
+        ids = taken.preprocessor(np.array(["SÜN[E1] SUN"]))["input_ids"].numpy()[0, 1:-1]
+        assert [taken.vocab.splitlines()[index] for index in ids] == ["sün", "[E1]", "s", "##u", "##n"]
         assert taken.get_config()["strip_accents"] is False
     for source in (path, folder):
         assert_rejected(("--strip_accents", source), take, source, strip_accents=True)

@@ -188,10 +188,14 @@ def test_the_exported_functions_of_a_masked_lm_fill_masks_as_the_model_does(monk
 
 
 @pytest.mark.slow
-def test_a_masked_lm_is_exported(tmp_path):
-    build("masked_lm").export(str(tmp_path / "out"))
-    answers = backends.load_predictor(str(tmp_path / "out" / "1")).run({"text": np.array(["the [MASK] sat"], object)})
-    assert answers["tokens"].shape == (1, 1, 5)
+def test_an_exported_masked_lm_fills_masks_as_the_model_does(tmp_path):
+    model, texts = build("masked_lm"), ["the [MASK] sat", "[MASK] dog ran [MASK]"]
+    model.export(str(tmp_path / "out"))
+    answers = backends.load_predictor(str(tmp_path / "out" / "1")).run({"text": np.array(texts, object)})
+    for row, masks in enumerate(model.fill(texts)):
+        for mask, candidates in enumerate(masks):
+            assert answers["tokens"][row, mask].tolist() == [each.token for each in candidates]
+    assert [len(candidates) for candidates in model.fill(texts, top_k=2)[1]] == [2, 2]
 
 
 def test_dense_layers_can_be_quantized_to_int8(tmp_path, pause_collection):
@@ -205,17 +209,15 @@ def test_dense_layers_can_be_quantized_to_int8(tmp_path, pause_collection):
     np.testing.assert_allclose(quantized, exact, atol=0.02)
     assert not np.array_equal(quantized, exact)
     model.save(path)
-    loaded = official_bert.TextClassifier.load(path)
-    assert loaded.get_config()["quantization"] == "int8"
-    assert_equal_weights(model, loaded)
+    np.testing.assert_array_equal(official_bert.TextClassifier.load(path).predict(TEXTS), quantized)
 
 
 def test_lora_updates_are_trained_and_saved(tmp_path):
     model, path = build(), str(tmp_path / "model.keras")
+    before = model.predict(TEXTS)  # traces the layers without their updates
     for layer in model.layers:
         if layer.name.endswith(("attention_query", "attention_value")):
             layer.enable_lora(2)
-    before = model.predict(TEXTS)
     compile_eagerly(model, learning_rate=1.0).fit(TEXTS, ["good", "bad", "good"], verbose=0)
     model.save(path)
     predictions = model.predict(TEXTS)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.modeling import bilstm
 from official_bert.modeling.bilstm import extend_encoder
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import FEATURES, HeadInput
@@ -16,7 +15,7 @@ UNITS = 3
 
 
 @pytest.mark.parametrize("num_layers", [5, 1])  # more than the last four, and only one
-def test_features_equal_the_selected_encoder_layers(num_layers: int, monkeypatch):
+def test_features_equal_the_selected_encoder_layers(num_layers: int):
     config = tiny_config(num_hidden_layers=num_layers)
     encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
     batch = inputs_of_encoder(random_batch(config, 0, batch=1, length=5))
@@ -27,31 +26,27 @@ def test_features_equal_the_selected_encoder_layers(num_layers: int, monkeypatch
     expected["sum_all"] = sum(layers)
     assert tuple(expected) == FEATURES
     for head, values in expected.items():
-        features = keras.Model(encoder.input, bilstm._frozen_features(encoder, head))
+        model = extend_encoder(encoder, head, UNITS)
+        features = keras.Model(model.input, model.get_layer("bilstm_0").input[0])
         # In training as well: a frozen encoder has no dropout.
         np.testing.assert_allclose(features(batch, training=True), values, atol=1e-5)
-    monkeypatch.setattr(bilstm, "_LAYERS", 1)
-    read = extend_encoder(encoder, "last_hidden", UNITS).get_layer("bilstm_0").input[0]
-    assert read is encoder.output["sequence_output"]
 
 
 def test_both_directions_read_the_whole_text_without_padding():
-    model = extend_encoder(
-        randomize_weights(build_encoder(tiny_config(num_hidden_layers=1)), 0), "bilstm", UNITS, seed=1
-    )
-    batch = inputs_of_encoder(random_batch(tiny_config(), 1, batch=1, length=5))
-    batch["input_mask"] = np.array([[1] * 3 + [0] * 2], np.int32)
+    model = extend_encoder(randomize_weights(build_encoder(tiny_config()), 0), "bilstm", UNITS, seed=1)
+    batch = inputs_of_encoder(random_batch(tiny_config(), 1, batch=1, length=9))
+    batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
     whole = model(batch)
-    cut = model({name: values[:, :3] for name, values in batch.items()})
-    assert whole["sequence_output"].shape == (1, 5, 2 * UNITS)
+    cut = model({name: values[:, :6] for name, values in batch.items()})
+    assert whole["sequence_output"].shape == (1, 9, 2 * UNITS)
     assert whole["pooled_output"].shape == (1, 4 * UNITS)
-    np.testing.assert_allclose(whole["sequence_output"][:, :3], cut["sequence_output"], atol=1e-5)
+    np.testing.assert_allclose(whole["sequence_output"][:, :6], cut["sequence_output"], atol=1e-5)
     np.testing.assert_allclose(whole["pooled_output"], cut["pooled_output"], atol=1e-5)
-    ends = np.asarray(whole["sequence_output"])[:, [2, 0]]
+    ends = np.asarray(whole["sequence_output"])[:, [5, 0]]
     np.testing.assert_array_equal(whole["pooled_output"], ends.reshape(1, -1))
     # The vector of the first token contains the backward direction, which has read the last token.
     ids = batch["input_ids"].copy()
-    ids[0, 2] = (ids[0, 2] + 1) % tiny_config().vocab_size
+    ids[0, 5] = (ids[0, 5] + 1) % tiny_config().vocab_size
     change = np.abs(np.asarray(model({**batch, "input_ids": ids})["sequence_output"] - whole["sequence_output"]))
     assert change[0, 0, UNITS:].max() > 1e-6
 

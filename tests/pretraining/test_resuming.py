@@ -55,25 +55,22 @@ def place(folder, step):
     return tuple(int(saved[f"place/{name}/.ATTRIBUTES/VARIABLE_VALUE"]) for name in ("phase", "position"))
 
 
-@pytest.mark.usefixtures("eager_steps")
-def test_a_killed_and_then_stopped_run_resumes_exactly(make_options, tmp_path, monkeypatch):
-    straight, again = tmp_path / "straight", tmp_path / "again"
-    changes = {"num_train_steps": 4, "save_checkpoints_steps": 2}
-    assert pretrain(make_options(straight, **changes)) == 0
-    runs.remove_checkpoints(shutil.copytree(straight, again), after=2)
+def test_a_killed_and_then_stopped_run_resumes_exactly(make_options, shared_run, finished_run, monkeypatch):
+    runs.remove_checkpoints(finished_run, after=10)
     train = Pretrainer.train
 
-    def train_until_sigterm(*arguments):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return train(*arguments)
+    def train_until_sigterm(self, *arguments):
+        if self.step == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train(self, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(Pretrainer, "train", train_until_sigterm)
-        assert pretrain(make_options(again, **changes)) == 128 + signal.SIGTERM
-    assert tf.train.latest_checkpoint(str(again)).endswith("ckpt-3")
-    assert pretrain(make_options(again, **changes)) == 0
-    runs.assert_same_checkpoint(straight, again, 4, least=90)
-    assert runs.log_values(again) == runs.log_values(straight)
+        assert pretrain(make_options()) == 128 + signal.SIGTERM
+    assert tf.train.latest_checkpoint(str(finished_run)).endswith("ckpt-13")
+    assert pretrain(make_options()) == 0
+    runs.assert_same_checkpoint(shared_run, finished_run, 20, least=90)
+    assert runs.log_values(finished_run) == runs.log_values(shared_run)
 
 
 @pytest.mark.slow

@@ -173,9 +173,8 @@ def test_a_classifier_keeps_its_weights_in_other_formats_and_its_task_if_tokens_
     grown = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "grown"))
     assert finetuned.read_task_spec(str(tmp_path / "grown")) == model._task_spec()
     assert grown.bert_config.vocab_size == SAMPLE_CONFIG.vocab_size + 1
-    checkpoint = open_model(str(tmp_path / "grown"))
-    assert checkpoint.config == grown.bert_config
-    weights, grown_weights = open_model(str(tmp_path / "ours")).weights, checkpoint.weights
+    assert official_bert.load(str(tmp_path / "grown")).config == grown.bert_config
+    weights, grown_weights = (open_model(str(tmp_path / name)).weights for name in ("ours", "grown"))
     rows = {"word_embeddings/embeddings": SAMPLE_CONFIG.vocab_size}
     assert all(np.array_equal(grown_weights[name][: rows.get(name)], value) for name, value in weights.items())
     for format_name, labels in (("keras_hub", None), ("hugging_face", model.labels)):

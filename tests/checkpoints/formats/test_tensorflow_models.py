@@ -13,7 +13,6 @@ import official_bert
 from official_bert.checkpoints import parity
 from official_bert.checkpoints.loading import open_model
 from official_bert.export.source import read_source
-from official_bert.modeling.pretraining_model import build_pretraining_model
 from tests.checkpoints import checkpoint_samples as samples
 
 
@@ -21,15 +20,6 @@ from tests.checkpoints import checkpoint_samples as samples
 def golden(tmp_path_factory):
     """Returns a function that returns the folder of a library's models."""
     return functools.partial(samples.unpacked, folder=tmp_path_factory.getbasetemp() / "tensorflow_models")
-
-
-@pytest.fixture(autouse=True)
-def build_models_once(monkeypatch):
-    """Builds one model for all checkpoints of a configuration. Each checkpoint replaces its weights."""
-    monkeypatch.setattr(parity, "build_pretraining_model", build_model)
-
-
-build_model = functools.cache(build_pretraining_model)
 
 
 def assert_outputs_close(checkpoint, expected, **arguments):

@@ -40,8 +40,7 @@ def make_parts(**changes: bool):
 
 
 @pytest.fixture(autouse=True)
-def verify_again_with_one_block(monkeypatch):
-    monkeypatch.setitem(verification._SIZES, "num_hidden_layers", 1)
+def forget_verified_forms():
     verification._verify.cache_clear()
     yield
     verification._verify.cache_clear()
