@@ -10,6 +10,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -202,19 +203,29 @@ def _read_weights(folder: str, config: BertConfig, task_spec: Mapping[str, Any])
     path = os.path.join(folder, WEIGHTS_FILE)
     if not files.exists(path):
         raise UserError(f"{path} is missing; pass the folder of a fine-tuned model")
-    # The file only numbers the layers. The model has their names.
-    model: keras.Model = create_kind_model(create_spec(task_spec)).build(build_encoder(config))
     with tempfile.TemporaryDirectory() as local:
         copy = os.path.join(local, WEIGHTS_FILE)
         files.copy(path, copy)
         hdf5.check_self_contained(copy, path)
         try:
-            model.load_weights(copy)
+            with ThreadPoolExecutor(1) as thread:
+                weights = thread.submit(_load_weights, copy, config, task_spec).result()
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{path} is damaged or belongs to another model: {str(error).splitlines()[0]}") from error
-    weights = {variable.path: variable.numpy() for variable in model.weights}
     check_finite(weights, path)
     return weights
+
+
+def _load_weights(path: str, config: BertConfig, task_spec: Mapping[str, Any]) -> dict[str, Array]:
+    """Returns the weights in an HDF5 file. The file only numbers the layers, so their names come from a model.
+
+    Within the scope, the model's variables have no initial values, which would take longer to draw than to read. Call
+    this in a thread that ends: otherwise Keras would draw them later.
+    """
+    with keras.StatelessScope(initialize_variables=False) as scope:
+        model: keras.Model = create_kind_model(create_spec(task_spec)).build(build_encoder(config))
+        model.load_weights(path)
+        return {variable.path: np.array(scope.get_current_value(variable)) for variable in model.weights}
 
 
 def check_finite(weights: Mapping[str, Any], where: str) -> None:
