@@ -128,11 +128,13 @@ def test_the_vocabulary_is_read_from_tokenizer_json_if_it_is_the_only_file(tiny_
     samples.assert_unreadable(tmp_path, "strip_accents", True)
 
 
-def test_unsupported_number_types_are_named(tmp_path):
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F6_E2M3"])
+def test_unsupported_number_types_are_named(dtype, tmp_path):
     path = tmp_path / "model.safetensors"
-    header = json.dumps({"weight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
-    assert_rejected(("weight", path, "F8_E4M3"), hugging_face_files.open_safetensors(str(path)).read, "weight")
+    bits = int(dtype[1])
+    header = json.dumps({"weight": {"dtype": dtype, "shape": [4], "data_offsets": [0, bits // 2]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(bits // 2))
+    assert_rejected(("weight", path, dtype), hugging_face_files.open_safetensors(str(path)).read, "weight")
 
 
 def test_a_head_that_reads_the_pooler_is_not_written_without_it(tiny_config, tmp_path):

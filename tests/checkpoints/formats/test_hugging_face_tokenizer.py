@@ -58,6 +58,21 @@ def test_another_class_of_tokenizers_is_named(tiny_config, tmp_path):
     assert "--vocab_file replaces it with BERT's rules" in "".join(checkpoint.notes)
 
 
+@pytest.mark.parametrize(("name", "values"), [
+    (SETTINGS, {"added_tokens_decoder": ["[E1]"]}),
+    (SETTINGS, {"added_tokens_decoder": {"78": {"id": 78}}}),
+    (SETTINGS, {"added_tokens_decoder": {"78": {"content": ["[E1]"]}}}),
+    (SETTINGS, {"added_tokens_decoder": {"last": {"content": "[E1]"}}}),
+    (TOKENIZER, {"model": "WordPiece"}),
+    (TOKENIZER, {"added_tokens": 1}),
+    (TOKENIZER, {"normalizer": {"type": "BertNormalizer"}}),
+])  # fmt: skip
+def test_values_of_other_types_are_reported_as_damage(name, values, tiny_config, tmp_path):
+    samples.write_hugging_face(samples.sample(tiny_config), tmp_path)
+    samples.change_json(tmp_path / name, **values)
+    samples.assert_unreadable(tmp_path, tmp_path)
+
+
 def test_added_tokens_are_converted_where_the_format_can_store_them(tiny_config, tmp_path):
     model = samples.sample(dataclasses.replace(tiny_config, vocab_size=len(WORDS) + 2))
     vocab, casing = f"{model.vocab}<user>\n", model.casing._replace(added_tokens=(AddedToken("<user>"),))
