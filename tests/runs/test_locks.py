@@ -97,7 +97,6 @@ def no_flock(tmp_path, monkeypatch):
 
 ELSEWHERE, OTHER_USERS_PROCESS = {"host": "elsewhere", "process": 7, "token": "x"}, 1
 LOCK_FILES = [
-    ({}, 0.0, True),
     ({}, 500.0, True),
     ({}, 700.0, False),  # the owner stopped renewing it
     ({"time": None}, 0.0, False),  # damaged

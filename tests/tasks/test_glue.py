@@ -124,19 +124,18 @@ def test_every_task_scores_a_perfect_prediction_best(name, tmp_path):
     assert all(outcome.correct for outcome in task.spec.outcomes(predictions, examples))
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("mrpc", {"accuracy": 3 / 5, "f1": 2 / 3}), ("cola", {"matthews_correlation": 1 / 6, "accuracy": 3 / 5}),
+_ANSWERS, _VALUES = np.eye(2)[[1, 1, 0, 0, 1]], np.array([0.0, 1.0, 2.0, 5.0])
+_CORRELATIONS = {"pearson": np.corrcoef(_VALUES, _VALUES**3)[0, 1], "spearman": 1.0}
+
+
+@pytest.mark.parametrize(("name", "predictions", "labels", "expected"), [
+    ("mrpc", _ANSWERS, (1, 0, 0, 1, 1), {"accuracy": 3 / 5, "f1": 2 / 3}),
+    ("cola", _ANSWERS, (1, 0, 0, 1, 1), {"matthews_correlation": 1 / 6, "accuracy": 3 / 5}),
+    ("sts-b", _VALUES**3, _VALUES, _CORRELATIONS),
 ])  # fmt: skip
-def test_partly_correct_answers_are_scored_as_in_the_original(name: str, expected: dict, tmp_path):
-    examples = [TextExample("", "a", "b", label) for label in (1, 0, 0, 1, 1)]
-    found = make_task(name, tmp_path).metrics(np.eye(2)[[1, 1, 0, 0, 1]], examples)
+def test_partly_correct_answers_are_scored_as_in_the_original(name, predictions, labels, expected, tmp_path):
+    found = make_task(name, tmp_path).metrics(predictions, [TextExample("", "a", "b", label) for label in labels])
     assert {score: found[score] for score in expected} == pytest.approx(expected)
-
-
-def test_correlations_are_computed_from_values_and_ranks(tmp_path):
-    values = np.array([0.0, 1.0, 2.0, 5.0])
-    found = make_task("sts-b", tmp_path).metrics(values**3, [TextExample("", "a", "b", value) for value in values])
-    assert found == pytest.approx({"pearson": np.corrcoef(values, values**3)[0, 1], "spearman": 1.0})
 
 
 def test_the_matched_split_selects_the_best_model(tmp_path):

@@ -15,20 +15,17 @@ from tests.make import WORDS, assert_mentions, write_text, write_vocab
 
 
 @pytest.mark.parametrize(("name", "place", "value", "names"), [
-    ("input_mask", 1, 0, ("input_mask", 0, "position 1")),
     ("input_mask", 8, 1, ("input_mask", 0, "position 7")),
     ("input_ids", 8, 5, ("input_ids", 5, "position 8", "padding")),
     ("segment_ids", 9, 1, ("segment_ids", 1, "position 9", "padding")),
     ("segment_ids", 1, 1, ("segment_ids", 1, "position 1", 0, "[CLS]", "[SEP]")),
     ("segment_ids", 5, 0, ("segment_ids", 1, "position 4")),
     ("masked_lm_weights", 0, 0.0, ("masked_lm_weights", 0.0, "slot 0")),
-    ("masked_lm_weights", 1, 0.5, ("masked_lm_weights", 0.5, "slot 1")),
     ("masked_lm_weights", 1, float("nan"), ("masked_lm_weights", "nan", "slot 1")),
     ("masked_lm_positions", 2, 5, ("masked_lm_positions", 5, "slot 2", "weight")),
     ("masked_lm_ids", 2, 5, ("masked_lm_ids", 5, "slot 2", "weight")),
     ("masked_lm_positions", 0, 0, ("masked_lm_positions", 0, "slot 0", "[CLS]", "[SEP]")),
     ("masked_lm_positions", 0, 3, ("masked_lm_positions", 3, "slot 0", "[CLS]", "[SEP]")),
-    ("masked_lm_positions", 1, 6, ("masked_lm_positions", 6, "slot 1", "[CLS]", "[SEP]")),
     ("masked_lm_positions", 0, 5, ("masked_lm_positions", 4, "slot 1", "ascending")),
     ("masked_lm_positions", 0, 4, ("masked_lm_positions", 4, "slot 1", "ascending")),
     ("masked_lm_ids", 0, MASK, ("position 2", "[MASK]")),

@@ -1,9 +1,6 @@
 """The English prose included in every Python installation."""
 
-import itertools
 import os
-
-import pytest
 
 from data_gen.options import ProseOptions
 from data_gen.text import python_prose
@@ -80,13 +77,3 @@ def test_other_files_are_not_replaced(tmp_path, monkeypatch, capsys):
     assert_rejected(("--heldout_file", options.heldout_file), python_prose.write, options)
     options = ProseOptions(options.output_file, heldout_file=str(tmp_path / "link.txt"))
     assert_rejected(("--output_file", "--heldout_file", options.heldout_file), python_prose.write, options)
-
-
-@pytest.mark.slow
-def test_python_installation_contains_a_megabyte_of_prose():
-    kept, heldout = python_prose.gather()
-    text, other = (list(itertools.chain(*documents)) for documents in (kept, heldout))
-    assert sum(map(len, text)) > 1_000_000
-    assert len(kept) > 200
-    assert 5 < len(heldout) < len(kept) / 5
-    assert len(text) == len(set(text)) == len(set(text) - set(other))
