@@ -1,4 +1,4 @@
-"""The optimizers equal their published rules, on one device and on several."""
+"""The optimizers equal their published rules, on one device and on several, and the loss scale adapts."""
 
 import keras
 import numpy as np
@@ -148,19 +148,35 @@ def test_layerwise_rates_also_apply_to_the_weight_decay(uses_kernel):
     assert LayerwiseAdamW.from_config(optimizer.get_config()).factors == {low.path: 0.25}
 
 
-def test_keras_fit_uses_the_same_update():
-    inputs = keras.Input((3,))
-    model = keras.Model(inputs, keras.layers.Dense(2, name="dense")(inputs))
-    x, y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
-    before = {variable.path: np.asarray(variable, np.float64) for variable in model.variables}
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(tf.square(model(x) - y))
-    arrays = [np.asarray(gradient, np.float64) for gradient in tape.gradient(loss, model.variables)]
-    expected = ReferenceAdamW(0.1, 10, 0).apply(before, dict(zip(before, arrays, strict=True)))
-    model.compile(BertAdamW(WarmupPolynomialDecay(0.1, 10)), loss="mse", run_eagerly=True)
-    model.fit(x, y, batch_size=4, epochs=1, verbose=0)
-    for variable in model.variables:
-        np.testing.assert_allclose(variable, expected[variable.path], rtol=1e-5, atol=1e-6)
+def test_loss_scale_doubles_after_every_growth_interval_within_its_bounds():
+    default = DynamicLossScale()
+    assert (float(default.factor), default.growth_steps) == (2.0**15, 2000)
+
+    def update(scale, *finite):
+        return [scale.update(tf.constant(each)) or float(scale.factor) for each in finite]
+
+    assert update(DynamicLossScale(2.0, growth_steps=3), *[True] * 7) == [2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 8.0]
+    assert update(DynamicLossScale(8.0, growth_steps=2), True, False, True, True) == [8.0, 4.0, 4.0, 8.0]
+    factors = update(DynamicLossScale(2.0, growth_steps=1), *[False] * 3, *[True] * 30)
+    assert (factors[2], factors[-1]) == (1.0, 2.0**24)
+
+
+def test_a_restarted_optimizer_resets_its_loss_scale():
+    kernel = keras.Variable([1.0, 2.0], name="kernel")
+    optimizer = BertAdamW(WarmupPolynomialDecay(0.1, 10))
+    optimizer.build([kernel])
+    assert float(optimizer.scale_loss(tf.constant(3.0))) == 3.0
+    optimizer.loss_scale = DynamicLossScale(initial=8.0, growth_steps=2)
+    new = [np.asarray(variable).copy() for variable in optimizer.variables]
+    for _ in range(3):
+        optimizer.apply([tf.ones(2)], [kernel])
+        optimizer.loss_scale.update(tf.constant(True))
+    assert float(optimizer.scale_loss(tf.constant(3.0))) == 48.0
+    used = [np.asarray(variable) for variable in optimizer.variables]
+    assert not any(np.array_equal(*pair) for pair in zip(used, new, strict=True))
+    assert [variable.path for variable in optimizer.variables[-2:]] == ["loss_scale/factor", "loss_scale/finite_steps"]
+    optimizer.restart()
+    np.testing.assert_equal([np.asarray(variable) for variable in optimizer.variables], new)
 
 
 @pytest.mark.slow

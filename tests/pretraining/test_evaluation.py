@@ -98,27 +98,21 @@ def test_a_complete_evaluation_is_logged_and_saved_if_best(is_chief, pretrainer,
 
 
 @pytest.mark.slow
-def test_evaluation_during_training_keeps_the_best_weights(make_options, record_files, tmp_path):
-    folder, (training, held_out) = tmp_path / "run", record_files
-    changes = {"eval_input_file": [held_out], "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
-    pretrain(make_options(input_file=[training], **changes))
-    steps, losses = log_values(folder, "step", "eval"), log_values(folder, "loss", "eval")
-    assert steps == [5, 10, 15, 20, 20]
-    kept = tf.train.latest_checkpoint(str(folder / "best"))
-    assert kept == f"{folder}/best/ckpt-{steps[np.argmin(losses)]}"
-    pretrain(make_options("again", input_file=[held_out], do_train=False, do_eval=True, init_checkpoint=kept))
-    assert log_values(tmp_path / "again", kind="eval")[0] == pytest.approx(min(losses), rel=1e-5)
-
-
-@pytest.mark.slow
-def test_initial_weights_are_evaluated_also_on_general_text(make_options, record_files, shared_run, tmp_path, capsys):
+def test_held_out_and_general_text_are_evaluated_and_the_best_weights_kept(
+    make_options, record_files, shared_run, tmp_path, capsys
+):
     files = {"eval_input_file": record_files[:1], "general_eval_file": record_files[1:]}
-    changes = {"init_checkpoint": str(shared_run), "num_train_steps": 2, "eval_steps": 2, "do_eval": True}
+    changes = {"init_checkpoint": str(shared_run), "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
     options, folder = make_options(**files, **changes), tmp_path / "run"
     pretrain(options)
-    assert log_values(folder, "step", "eval") == log_values(folder, "step", "general") == [0, 2, 2]
-    assert log_values(folder, kind="eval")[0] != log_values(folder, kind="general")[0]
+    steps, losses = log_values(folder, "step", "eval"), log_values(folder, kind="eval")
+    assert steps == log_values(folder, "step", "general") == [0, 5, 10, 15, 20, 20]
+    assert losses[0] != log_values(folder, kind="general")[0]
     assert "evaluation at step 0 on general text: masked LM loss" in capsys.readouterr().out
-    assert "general text, step 2" in (folder / "MODEL_CARD.md").read_text()
+    assert "general text, step 20" in (folder / "MODEL_CARD.md").read_text()
+    kept = tf.train.latest_checkpoint(str(folder / "best"))
+    assert kept == f"{folder}/best/ckpt-{steps[np.argmin(losses)]}"
     pretrain(options)  # evaluates once more at the end, but not again before the first step
-    assert log_values(folder, "step", "general") == [0, 2, 2, 2]
+    assert log_values(folder, "step", "general") == [0, 5, 10, 15, 20, 20, 20]
+    pretrain(make_options("again", input_file=record_files[:1], do_train=False, do_eval=True, init_checkpoint=kept))
+    assert log_values(tmp_path / "again", kind="eval")[0] == pytest.approx(min(losses), rel=1e-5)
