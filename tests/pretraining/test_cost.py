@@ -61,7 +61,8 @@ CASES = [
 def test_estimated_activations_equal_those_of_the_backward_pass(config, dtype, rematerialize):
     measured = measure_activations(config, dtype, rematerialize)
     estimate = estimate_memory(config, BATCH, LENGTH, PREDICTIONS, dtype, rematerialize)
-    assert estimate.activations == pytest.approx(measured, rel=0.06)  # small tensors are ignored
+    tolerance = 0.06 if rematerialize else 0.01  # small tensors are ignored
+    assert estimate.activations == pytest.approx(measured, rel=tolerance)
 
 
 def test_parameters_are_counted_as_the_model_has_them(tiny_config):
