@@ -85,8 +85,6 @@ VALUE: dict[str, Any] = {"loss": [2.0, 0.001], "rows": [{"label": "a", "score": 
     (lambda value: value["loss"].__setitem__(0, float("nan")), "/loss/0 .*nan"),
     (lambda value: value["rows"][0].update(label="b"), None),
     (lambda value: value["rows"][0].update(score=1), None),
-    (lambda value: value["rows"].append({}), None),
-    (lambda value: value["loss"].append(0.0), None),
     (lambda value: value["empty"].append(0.0), None),
     (lambda value: value.pop("empty"), None),
 ])  # fmt: skip

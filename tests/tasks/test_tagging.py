@@ -98,23 +98,15 @@ def split(words, tokenizer, max_seq_length: int, stride: int | None = None):
     return list_rows(features, head.list_windows(features))
 
 
-def test_the_first_piece_of_each_word_is_labelled(tokenizer):
-    sentence = Sentence(("the", "unaffable", "\u200b", "cat", "sunning"), ("D", "A", "X", "N", "N"), 1)
-    features = TaggingSpec(labels=("A", "D", "N", "X")).featurize([sentence], tokenizer, 30)
-    tokens = tokenizer.convert_ids_to_tokens(features.input_ids)
-    assert tokens == "[CLS] the un ##aff ##able [UNK] cat sun ##n ##ing [SEP]".split()
-    assert features.targets[LABELS].tolist() == [NO_LABEL, 1, 0, NO_LABEL, NO_LABEL, 3, 2, 2, *[NO_LABEL] * 3]
-
-
 @pytest.mark.parametrize("length", range(3, 13))
 def test_windows_contain_every_word_once_and_completely(length: int, tokenizer):
-    words = np.random.default_rng(length).choice(["cat", "unaffable", "sunning", "zzzzzzzzz"], 30).tolist()
+    words = np.random.default_rng(length).choice(["cat", "unaffable", "sunning", "zzzzzzzzz", "\u200b"], 30).tolist()
     windows = split([words], tokenizer, length)
     assert sorted(word for window in windows for word in window.words) == list(range(len(words)))
     for window in windows:
         assert len(window.input_ids) <= length
         for word, position in zip(window.words, window.positions, strict=True):
-            kept = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(words[word])[: length - 2])
+            kept = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(words[word])[: length - 2] or ["[UNK]"])
             assert window.input_ids[position : position + len(kept)] == kept
 
 

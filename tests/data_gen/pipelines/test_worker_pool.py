@@ -14,7 +14,7 @@ import pytest
 from data_gen.pipelines import outputs, worker, worker_pool
 from data_gen.text import formats
 from tests.data_gen.samples import contents, make_options, make_records
-from tests.make import ROOT, assert_rejected, run_python, write_text
+from tests.make import ROOT, assert_rejected, write_text
 from tests.processes import wait_for_exit
 from tests.stored_texts import parquet
 
@@ -78,16 +78,6 @@ def test_the_end_of_a_worker_is_explained(code: str, names: list[str], corpus, t
     assert_rejected(("b.txt", *names), worker_pool.run_in_process, process, {"part": [1, 0]}, str(tmp_path))
     with contextlib.suppress(BrokenPipeError):
         process.communicate()
-
-
-def test_workers_need_no_tensorflow(corpus):
-    code = (
-        "import sys; from data_gen.pipelines import one_machine, worker;"
-        "from official_bert.tokenization import fast;"
-        f"fast.FastTokenizer({corpus[1]!r}).encode(['the value']);"
-        "print(sorted({'tensorflow', 'tensorflow_text', 'keras'} & set(sys.modules)))"
-    )
-    assert run_python("-c", code, check=True).stdout == "[]\n"
 
 
 def test_a_large_file_is_shared_and_a_line_or_row_in_it_is_named(corpus, tmp_path, monkeypatch):

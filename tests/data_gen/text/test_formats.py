@@ -32,15 +32,18 @@ def written(tmp_path) -> Callable[[str | bytes], str]:
     return functools.partial(write_text, tmp_path / "text")
 
 
-def test_a_very_long_line_takes_little_memory(corpus, tmp_path):
+def test_a_worker_takes_little_memory_for_a_very_long_line_and_imports_no_tensorflow(corpus, tmp_path):
     text = write_text(tmp_path / "long.txt", "return the value of the object " * 260_000 + "\nreturn the value\n")
     code = f"""
+import sys
 import numpy as np
+from data_gen.pipelines import one_machine, worker
 from data_gen.text import formats, token_store
 from official_bert.tokenization import fast
 documents, tokenizer = formats.read_documents({text!r}, "sentences"), fast.FastTokenizer({corpus[1]!r})
 token_store.write_part("{tmp_path}/part", documents, tokenizer.encode, np.dtype("<u2"), [1])
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+assert not {{"tensorflow", "tensorflow_text", "keras"}} & set(sys.modules)
 """
     done = run_python("-c", code, check=True)
     assert int(done.stdout) / 1024 < 150  # MB; Python, NumPy and the character table take 40 of them
