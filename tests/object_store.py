@@ -45,10 +45,6 @@ class ObjectStore:
         self._client.create_bucket(Bucket=name)
         return f"s3://{name}"
 
-    def put(self, bucket: str, name: str, content: bytes) -> None:
-        """Stores an object under any name."""
-        self._client.put_object(Bucket=bucket.removeprefix("s3://"), Key=name, Body=content)
-
     def names(self, bucket: str) -> list[str]:
         """Returns the names of all objects in a bucket, without any cache of this process."""
         listed = self._client.list_objects_v2(Bucket=bucket.removeprefix("s3://"))

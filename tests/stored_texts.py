@@ -60,14 +60,9 @@ def prepare_tfds_rows(data_dir: pathlib.Path, rows: Sequence[dict[str, Any]], **
         with tf.io.TFRecordWriter(str(folder / f"prose-train.tfrecord-{number:05}-of-00002")) as writer:
             for row in half:
                 writer.write(connectors.serialize_example(row))
-    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-    names = tfds.core.ShardedFileTemplate(
-        data_dir=folder, dataset_name="prose", split="train", filetype_suffix="tfrecord", template=template
-    )
+    names = tfds.core.ShardedFileTemplate(folder, dataset_name="prose", split="train", filetype_suffix="tfrecord")
     split = tfds.core.SplitInfo("train", list(map(len, halves)), num_bytes=0, filename_template=names)
-    tfds.folder_dataset.write_metadata(
-        data_dir=folder, features=connectors, filename_template=template, split_infos=[split]
-    )
+    tfds.folder_dataset.write_metadata(data_dir=folder, features=connectors, split_infos=[split])
     info = json.loads((folder / "dataset_info.json").read_text())
     (folder / "dataset_info.json").write_text(json.dumps({**info, "name": "prose", "configName": "small"}))
     return "prose/small"

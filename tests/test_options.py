@@ -178,9 +178,6 @@ _REJECTED = {
     "predict": [
         "--shard=0/2 --dask=tcp://host:8786", "--num_shards=2: --num_shards=2 --dask --shard",
     ],
-    "features": [
-        "--shard=0/2 --dask=tcp://host:8786", "--num_shards=2: --num_shards=2 --dask --shard",
-    ],
     "serve": [
         "--max_queue=10: --max_queue 10 --max_instances",
         "--max_in_flight_bytes=1000: --max_in_flight_bytes 1000 --max_body_bytes", "--model=/: --model=/ NAME=FOLDER",

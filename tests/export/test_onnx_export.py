@@ -24,17 +24,9 @@ from official_bert.modeling.head_input import BILSTM, FEATURES, HeadInput
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
+from tests import make
 from tests.export import exported_models as samples
-from tests.make import (
-    ROOT,
-    VOCAB,
-    add_attention_weight,
-    assert_mentions,
-    assert_rejected,
-    refusal,
-    run_python,
-    slow_after,
-)
+from tests.make import ROOT, VOCAB, assert_mentions, assert_rejected, refusal, run_python, slow_after
 
 
 def test_answers_have_the_types_of_saved_models(export_kind):
@@ -220,7 +212,7 @@ def test_unknown_layer_is_rejected():
 
 
 def test_a_weight_that_the_graph_does_not_contain_is_rejected(monkeypatch: pytest.MonkeyPatch):
-    path = add_attention_weight(monkeypatch)
+    path = make.add_attention_weight(monkeypatch)
     config = dataclasses.replace(samples.CONFIG, hidden_act="relu")  # a model that other tests do not share
     models = ((CLASSIFICATION, "2 of 43"), (MULTIPLE_CHOICE, "2 of 43"), (ENCODER, "1 of 22", "mean", (1,)))
     for kind, count, *pooling in models:

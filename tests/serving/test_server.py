@@ -122,28 +122,21 @@ def test_the_content_of_rejected_requests_is_not_logged(client: Client, content:
     assert "traceback" not in log.getvalue()
 
 
-def test_the_reason_of_a_rejection_is_logged(client: Client):
-    with logged() as log:
-        with sent(client, POST + b"Content-Length: x\r\n\r\n") as connection:
-            connection.makefile("rb").read()
-        assert client.predict("length", {}, Host="evil.example").status == 403
-        client.get("/healthz")
-    first, second = [line["refusal"] for line in map(json.loads, log.getvalue().splitlines()) if "refusal" in line]
-    assert "BadHttpMessage" in first
-    assert "localhost" in second
-
-
-def test_requests_are_logged_except_successful_probes(client: Client):
+def test_requests_are_logged_with_the_reason_of_a_rejection_except_successful_probes(client: Client):
     with logged() as log:
         client.predict("length", {"instances": ["a", "b"]})
         client.get("/metrics", Host="evil.example")
+        with sent(client, POST + b"Content-Length: x\r\n\r\n") as connection:
+            connection.makefile("rb").read()
         for path in ("/metrics", "/healthz"):
             client.get(path)
-    first, second = map(json.loads, log.getvalue().splitlines())
+    first, second, malformed = map(json.loads, log.getvalue().splitlines())
     request = {"event": "request", "method": "POST", "path": "/v1/models/length:predict", "client": "127.0.0.1"}
     request |= {"level": "info", "status": 200, "model": "length", "version": 1, "instances": 2}
     assert request.items() <= first.items()
     assert (second["path"], second["status"]) == ("/metrics", 403)
+    assert "localhost" in second["refusal"]
+    assert "BadHttpMessage" in malformed["refusal"]
     assert datetime.datetime.fromisoformat(first["time"]).utcoffset() == datetime.timedelta(0)
 
 

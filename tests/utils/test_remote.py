@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from data_gen.text.formats import read_documents
 from official_bert.errors import UserError
-from official_bert.runs import locks
 from official_bert.utils import extras, files
 from tests.make import ROOT, assert_mentions, assert_rejected, refusal, write_text
 
@@ -147,16 +146,6 @@ def test_local_copies_are_cached_until_the_remote_files_change_and_brackets_in_n
     assert files.local_copy(f"{remote}/none") == f"{remote}/none"
     files.remove_folder(folder)
     assert files.list_folder(remote) == ["model 1"]
-
-
-@pytest.mark.slow
-def test_object_storage_refuses_names_that_leave_the_folder_and_locks_files(store, bucket: str):
-    store.put(bucket, "model/../../../outside", b"")
-    assert_rejected((f"{bucket}/model", f"{bucket[5:]}/model/../../../outside"), files.local_copy, f"{bucket}/model")
-    path = f"{bucket}/records.json"
-    with locks.lock_file(path, "output_file"):
-        assert_rejected(("--output_file", path, "process"), locks.lock_file(path, "output_file").__enter__)
-    assert not files.exists(f"{bucket}/.records.json.lock")
 
 
 @pytest.mark.slow

@@ -18,16 +18,14 @@ from tools.robustness.attack.cases import Case, NotHeldError
 def test_the_table_counts_attempts_and_failures():
     rows = (("damage", "export", 5, "", 1.2), ("damage", "export", 3, "an error", 2.2), ("kills", "a", 1, "", 0.0))
     cases = [Case(kind, 0, 1, pathlib.Path(), pathlib.Path(), what, "", *figures) for kind, what, *figures in rows]
-    assert (
-        __main__.format_table(cases).split("\n", 2)[2].strip()
-        == """
+    expected = """
 | kills | a | 1 | 1 | 0 | 0 |
 | damage | export | 8 | 7 | 1 | 3 |
 | kills |  | 1 | 1 | 0 | 0 |
 | damage |  | 8 | 7 | 1 | 3 |
 | all |  | 9 | 8 | 1 | 3 |
-""".strip()
-    )
+"""
+    assert __main__.format_table(cases).split("\n", 2)[2].strip() == expected.strip()
 
 
 def test_crashes_hangs_and_errors_are_failures(tmp_path: pathlib.Path):
