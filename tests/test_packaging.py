@@ -186,7 +186,6 @@ def test_official_bert_runs_the_given_command(monkeypatch: pytest.MonkeyPatch, c
     assert "usage: official-bert serve --flag=value" in run("serve", "--help")
     assert_mentions(run("srve", code=1), "srve", "serve")
     assert_mentions(run("run_squad.py", code=1), "run_squad.py", "official-bert finetune --task=squad")
-    assert_mentions(run("pretrain", "--nothing=1", code=1), "--nothing")
 
 
 def test_the_documents_name_every_extra_and_the_version():

@@ -288,10 +288,9 @@ def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Pat
     np.testing.assert_allclose(np.load(output), [each.values for each in extractor.extract(TEXTS)], atol=1e-6)
 
 
-def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
+def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     table = {"columns": ["no", "one", "two"], "text_column": "one", "text_pair_column": "two"}
     for name, content, trained, expected in (
-        ("a.csv", 'label,text\n1,"the cat, sat"\n0,"a\ndog"\n', None, [["the cat, sat"], ["a\ndog"]]),
         ("a.TSV", "text\ttext_pair\nthe cat\ta ||| b\n", None, [["the cat", "a ||| b"]]),
         ("a.jsonl", "", None, []),
         ("a.txt", b"\xef\xbb\xbftext,label\r\n\r\nthe cat", None, ["text,label", "", "the cat"]),  # one text per line
@@ -302,20 +301,14 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
         assert read_texts(tmp_path / name, content, trained) == expected
     for store in stored_texts.STORED.values():
         assert list(feature_extraction.read_texts(store(tmp_path, ["the cat", "sat"]), {})) == [["the cat"], ["sat"]]
+    monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
     rows = '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n'
     for name, content, line, *names in (
         ("a.csv", "words\nthe cat\n", 1, "'text'", "'words'"),
-        ("a.txt", b"a\n\xe9\n", 2, "0xe9", "column 1"),
+        ("a.txt", "a\n" + "b" * 51, 2, 51, 50),
         ("a.jsonl", rows, 2, "'text_pair'"),
     ):
         assert_rejected((f"{tmp_path / name}, line {line}", *names), read_texts, tmp_path / name, content)
-
-
-def test_too_long_line_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
-    lines = feature_extraction.read_texts(write_text(tmp_path / "in.txt", "a" * 50 + "\n" + "b" * 51 + "\n"), {})
-    assert next(lines) == "a" * 50
-    assert_rejected((f"{tmp_path}/in.txt, line 2", 51, 50), next, lines)
 
 
 @pytest.mark.parametrize("output", ["./a.npy", "b.npy", "vocab.txt", "model"])
