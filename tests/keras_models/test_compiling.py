@@ -193,14 +193,6 @@ def test_sample_weights_of_a_regressor_work_as_in_keras():
     assert_rejected("regression", model.compile, weighted_metrics=["auc"])
 
 
-def test_a_trained_model_can_be_quantized(pause_collection):
-    model = compile_eagerly(build(), "sgd")
-    model.fit(TEXTS, LABELS, verbose=0)
-    model.fit(tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)), verbose=0)
-    model.quantize("int8")
-    assert model.get_layer("layer_0_intermediate").kernel.dtype == "int8"
-
-
 def own_loss_of_tokens(tags, logits):
     return keras.losses.sparse_categorical_crossentropy(keras.ops.maximum(tags, 0), logits, from_logits=True)
 

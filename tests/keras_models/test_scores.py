@@ -26,11 +26,6 @@ share = functools.cache(build)  # models for calls that change nothing
 
 
 @pytest.fixture(scope="module")
-def classifier() -> official_bert.TextClassifier:
-    return build("TextClassifier", labels=["a", "b", "c"], seed=3)
-
-
-@pytest.fixture(scope="module")
 def tagger() -> official_bert.TokenTagger:
     return build("TokenTagger", labels=["O", "B-X", "I-X", "B-Y"], seed=1)
 
@@ -66,7 +61,8 @@ def test_tags_are_scored_by_entities(tagger):
     assert len(classes.evaluate(["the cat"], ["D N"], verbose=0)) == 2  # Keras' accuracy is already the only score
 
 
-def test_the_confusion_matrix_comes_on_request(classifier, tagger):
+def test_the_confusion_matrix_comes_on_request(tagger):
+    classifier = build("TextClassifier", labels=["a", "b", "c"], seed=3)
     matrix = classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True, confusion_matrix=True)["confusion_matrix"]
     outcomes = list(zip(LABELS, classifier.classify(TEXTS), strict=True))
     assert matrix == {right: {label: outcomes.count((right, label)) for label in "abc"} for right in "abc"}
@@ -192,11 +188,6 @@ def test_invalid_decision_settings_are_rejected(multi_label, name, value, names)
     assert_rejected(names, build, "TextClassifier", positive_weights=[2, 1])
 
 
-@pytest.fixture(scope="module")
-def word_tagger():
-    return build("TokenTagger", labels=["D", "N", "V"], max_seq_length=8)
-
-
 def token_losses(model, sentences, tags):
     """Returns the loss of each word, by sentence."""
     losses = []
@@ -206,17 +197,18 @@ def token_losses(model, sentences, tags):
     return losses
 
 
-@pytest.mark.parametrize("copies", [2, 3])  # batches with fewer sentences than positions, and with as many
-def test_the_weight_of_a_sentence_applies_to_its_words(copies, word_tagger):
-    sentences, tags, weights = ["the cat sat", "a dog"] * copies, ["D N V", "D N"] * copies, [3.0, 0.5] * copies
-    losses = token_losses(word_tagger, sentences[:2], tags[:2]) * copies
-    expected = sum(weight * each.sum() for weight, each in zip(weights, losses, strict=True)) / (5 * copies)
-    features = word_tagger.spec.featurize(word_tagger.spec.make_examples(sentences, tags), word_tagger._tokenizer, 8)
-    ids, targets = batches.pad_batch(features, np.arange(2 * copies), 8)
-    assert ids["input_ids"].shape == (2 * copies, 6)
-    for x, y in ((sentences, tags), (ids, targets)):
-        loss, *_ = word_tagger.evaluate(x, y, sample_weight=np.array(weights), verbose=0)
-        assert loss == pytest.approx(expected, rel=1e-5)
+def test_the_weight_of_a_sentence_applies_to_its_words():
+    tagger = build("TokenTagger", labels=["D", "N", "V"], max_seq_length=8)
+    for copies in (2, 3):  # batches with fewer sentences than positions, and with as many
+        sentences, tags, weights = ["the cat sat", "a dog"] * copies, ["D N V", "D N"] * copies, [3.0, 0.5] * copies
+        losses = token_losses(tagger, sentences[:2], tags[:2]) * copies
+        expected = sum(weight * each.sum() for weight, each in zip(weights, losses, strict=True)) / (5 * copies)
+        features = tagger.spec.featurize(tagger.spec.make_examples(sentences, tags), tagger._tokenizer, 8)
+        ids, targets = batches.pad_batch(features, np.arange(2 * copies), 8)
+        assert ids["input_ids"].shape == (2 * copies, 6)
+        for x, y in ((sentences, tags), (ids, targets)):
+            loss, *_ = tagger.evaluate(x, y, sample_weight=np.array(weights), verbose=0)
+            assert loss == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_masked_lm_loss_does_not_depend_on_the_other_texts_of_a_batch():

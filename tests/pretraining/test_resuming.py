@@ -31,18 +31,8 @@ from official_bert.pretraining.run import pretrain, restore
 from official_bert.pretraining.run_metadata import check_resume_compatibility, describe_file_changes
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import format_line, read_log
-from tests.make import (
-    ROOT,
-    WORDS,
-    assert_mentions,
-    assert_rejected,
-    flip_bits,
-    refusal,
-    run_python,
-    tiny_config,
-    write_text,
-    write_vocab,
-)
+from tests import make
+from tests.make import ROOT, WORDS, assert_mentions, assert_rejected, refusal, write_text
 from tests.pretraining import pretraining_runs as runs
 
 LONGER = 16
@@ -143,7 +133,7 @@ def test_changed_options_are_rejected_without_allow_changes(make_options, record
 
 @pytest.mark.parametrize("name", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
 def test_with_any_dropout_other_micro_batches_are_refused(name, make_options, finished_run):
-    options, config = make_options(gradient_accumulation_steps=4), runs.disable_dropout(tiny_config())
+    options, config = make_options(gradient_accumulation_steps=4), runs.disable_dropout(make.tiny_config())
     names = ("--gradient_accumulation_steps", 1, 4, "dropout")
     assert_rejected(names, check_resume_compatibility, options, dataclasses.replace(config, **{name: 0.1}), {})
     assert check_resume_compatibility(options, config, {}) == {"gradient_accumulation_steps": (1, 4)}
@@ -206,7 +196,7 @@ def test_a_finished_run_rejects_other_records_and_needs_none(make_options, recor
 def test_damaged_records_can_be_skipped_and_counted(make_options, record_files, capsys):
     second = record_files[1]
     for number in (7, 8, 30):
-        flip_bits(second, number * (os.path.getsize(second) // 50) + 40)
+        make.flip_bits(second, number * (os.path.getsize(second) // 50) + 40)
     changes = {"num_train_steps": 30, "eval_input_file": [second], "do_eval": True}
     assert_rejected((second, "record 7", "--on_corrupt_record=skip"), pretrain, make_options("stop", **changes))
     pretrain(make_options(on_corrupt_record="skip", **changes))
@@ -238,7 +228,7 @@ def test_records_without_masks_are_recognised_by_their_manifest(make_options, vo
 @pytest.mark.slow
 @pytest.mark.core
 def test_a_run_killed_at_random_moments_ends_with_identical_weights(record_files, longer_files, tmp_path):
-    config = write_text(tmp_path / "config.json", tiny_config(hidden_size=64, intermediate_size=256).to_json())
+    config = write_text(tmp_path / "config.json", make.tiny_config(hidden_size=64, intermediate_size=256).to_json())
     flags = f"""--num_train_steps=600 --num_warmup_steps=20 --save_checkpoints_steps=20 --log_steps=10 --eval_steps=100
     --phase2_input_file={longer_files[0]} --phase2_num_train_steps=200 --phase2_max_seq_length={LONGER}
     --phase2_max_predictions_per_seq={runs.PREDICTIONS} --eval_input_file={record_files[0]} --keep_checkpoint_max=3"""
@@ -265,7 +255,7 @@ def test_a_run_killed_at_random_moments_ends_with_identical_weights(record_files
         if target and began_at:
             assert "resuming from" in output.read_text()
             went_on += 1
-    done = run_python(*command[1:])
+    done = make.run_python(*command[1:])
     assert done.returncode == 0, done.stderr
     assert went_on >= 8  # all but the first two, which may be killed before the first checkpoint
     runs.assert_same_checkpoint(straight, killed, 800)
@@ -316,13 +306,13 @@ def test_the_newest_complete_checkpoint_is_found_without_the_state_file(make_opt
     pretrain(make_options())
     assert f"resuming from {finished_run}/ckpt-20" in capsys.readouterr().out
     data = finished_run / "ckpt-20.data-00000-of-00001"
-    flip_bits(data, data.stat().st_size // 2)  # after it was found to be complete
+    make.flip_bits(data, data.stat().st_size // 2)  # after it was found to be complete
     assert bundle.find_prefix(str(finished_run)) == f"{finished_run}/ckpt-10"
 
 
 @pytest.mark.slow
 def test_a_damaged_checkpoint_is_skipped(make_options, shared_run, finished_run, capsys):
-    write_vocab(finished_run / "vocab.txt")
+    make.write_vocab(finished_run / "vocab.txt")
     data = finished_run / "ckpt-20.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])
     assert_loaders_read(finished_run, 10)
