@@ -112,8 +112,7 @@ def test_rows_may_have_the_columns_of_the_training_table():
     assert read_pair({"inputs": {name: [row[name], other[name]] for name in row}}, table) == expected
     table["text_pair_column"] = "claim"
     for one in ({"text": "a b", "text_pair": "c"}, {"title": "a", "body": "b", "text_pair": "c"},
-                {"text": "a b", "claim": "c"}, {"title": "a b", "body": None, "claim": "c", "lang": "en"},
-                {"text": "see appendix", "title": "a", "body": "b", "claim": "c", "id": 7}):  # fmt: skip
+                {"text": "a b", "claim": "c"}, {"title": "a b", "body": None, "claim": "c", "lang": "en"}):  # fmt: skip
         assert read_pair({"instances": [one]}, table) == (["a b"], ["c"])
         assert read_pair({"inputs": {name: [value] for name, value in one.items()}}, table) == (["a b"], ["c"])
 
