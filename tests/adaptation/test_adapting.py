@@ -33,7 +33,9 @@ def read_json(path: pathlib.Path):
     return json.loads(path.read_text())
 
 
-def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
+def test_the_folder_is_a_model_with_losses_before_and_after_and_the_held_out_texts(adapted, source):
+    kept = "heldout.txt general_heldout.txt texts.json contents.json options.json words.json original_losses.json"
+    assert {path.name for path in (adapted / "adaptation").rglob("*.*")} == {*kept.split()}
     result = read_json(adapted / "adapt.json")
     assert set(result) == {"domain", "general", "tokens_per_word", "new_words", "notes"}
     assert not [note for note in result["notes"] if "no masked-LM head" in note]
@@ -66,11 +68,6 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
     sentence, _, _, best = re.search(r"^\| (.*\\\[MASK\\\].*) \|$", card, re.MULTILINE)[1].split(" | ")
     (candidates,) = official_bert.fill_mask(loaded, sentence.replace("\\", ""), top_k=3)
     assert best.replace("\\", "") == ", ".join(f"{each.token} {100 * each.probability:.0f} %" for each in candidates)
-
-
-def test_heldout_texts_stay_and_other_work_files_are_removed(adapted):
-    kept = "heldout.txt general_heldout.txt texts.json contents.json options.json words.json original_losses.json"
-    assert {path.name for path in (adapted / "adaptation").rglob("*.*")} == {*kept.split()}
 
 
 def test_repeated_call_returns_the_stored_result(adapted, capsys):
@@ -186,18 +183,15 @@ def test_wrong_options_are_rejected_in_one_line_and_leave_no_files(changes, name
     assert not (tmp_path / "model").exists()
 
 
-WRONG_TYPES = [
-    ("num_steps", 3, "num_train_steps", "new_words"),
-    ("num_train_steps", "3", "number"),
-    ("new_words", True, "whole"),
-    ("objective", None, "auto", "pairs", "mlm"),
-    ("do_lower_case", 1, "true", "false"),
-    ("general_file", [5], 5, "text"),
-]
-
-
 def test_arguments_of_wrong_type_are_rejected(tmp_path):
-    for name, value, *names in WRONG_TYPES:
+    for name, value, *names in (
+        ("num_steps", 3, "num_train_steps", "new_words"),
+        ("num_train_steps", "3", "number"),
+        ("new_words", True, "whole"),
+        ("objective", None, "auto", "pairs", "mlm"),
+        ("do_lower_case", 1, "true", "false"),
+        ("general_file", [5], 5, "text"),
+    ):
         assert_rejected((name, *names), official_bert.adapt, "model", "text.txt", tmp_path / "out", **{name: value})
     assert not (tmp_path / "out").exists()
 

@@ -56,7 +56,7 @@ def test_batches_to_predict_reach_both_of_their_limits():
         assert [rows.tolist() for rows in batches_by_length(lengths, **limits)] == grouped
 
 
-def test_a_batch_is_padded_and_filled_up():
+def test_a_batch_is_padded_and_filled_up_with_rows_and_tags_without_labels():
     features = make_features([2, 3, 9])
     assert batches.pad_batch(features, np.array([2, 0]), 12, multiple=8)[0]["input_ids"].shape == (2, 12)  # at most 12
     row_weights = np.array([0.5, 2.0, 3.0], np.float32)
@@ -64,6 +64,8 @@ def test_a_batch_is_padded_and_filled_up():
     assert inputs["input_ids"].tolist() == [[2, 2, 2, 0, 0, 0, 0, 0], [0] * 8]
     assert inputs["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8]
     assert (targets[0], weights[0]) == (1, 2.0)
+    _, tags = batches.pad_batch(make_features([2, 3], tags=True), np.array([1, -1]), 128, multiple=8)
+    assert tags.tolist() == [[2, 3, 4, -1, -1, -1, -1, -1], [-1] * 8]
 
 
 def test_the_choices_of_an_example_are_adjacent():
@@ -72,11 +74,6 @@ def test_the_choices_of_an_example_are_adjacent():
     assert ids.shape == (2, 2, 4)  # 3, rounded up
     assert ids[:, :, 0].tolist() == [[3, 4], [1, 2]]
     assert row_lengths(features).tolist() == [3, 2]
-
-
-def test_tags_are_padded_with_no_label_and_fillers_have_none():
-    _, tags = batches.pad_batch(make_features([2, 3], tags=True), np.array([1, -1]), 128, multiple=8)
-    assert tags.tolist() == [[2, 3, 4, -1, -1, -1, -1, -1], [-1] * 8]
 
 
 def test_rows_that_share_a_text_are_in_different_batches():

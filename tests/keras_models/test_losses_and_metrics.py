@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy.special import expit as sigmoid
 
 import official_bert
 from official_bert.keras_models import fitting_model
@@ -17,6 +18,7 @@ from official_bert.kinds import all_kinds, losses
 from official_bert.kinds.model import create_kind_model
 from tests.make import VOCAB, assert_mentions, assert_rejected, compile_eagerly, refusal
 from tests.make import build_text_model as build
+from tests.reference import softmax
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat"]
 HEAD_OF = {kind: spec(labels=("0", "1")) for kind, spec in all_kinds.SPECS.items()}
@@ -81,14 +83,6 @@ def build_model(kind: str):
     texts = [" ".join(words[number % len(words)] for number in range(row, 2 * row + 1)) for row in range(ROWS)]
     ids = {name: np.asarray(values) for name, values in model.preprocessor(texts).items()}
     return model, ids, np.asarray(model(ids)).reshape(ROWS, -1)
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    return np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-
-
-def sigmoid(z: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-z))
 
 
 def make_labels(kind: str, form: str | None):

@@ -58,21 +58,18 @@ def test_a_list_of_hosts_becomes_the_cluster():
     assert_rejected("--worker_hosts=:1,b:1", set_workers, "multi_worker", [":1", "b:1"], 0)
 
 
-BAD_WORKERS = [
-    ("mirrored", ["a:1", "b:1"], 0, ("--worker_hosts", "--distribution_strategy=multi_worker")),
-    ("one_device", [], 0, ("--worker_index", "--distribution_strategy=multi_worker")),
-    ("multi_worker", ["a:1", "b:1"], None, ("--worker_index", "missing", 0, 1)),
-    ("multi_worker", ["a:1", "b:1"], 2, ("--worker_index", 2, 0, 1)),
-    ("multi_worker", [], 0, ("--worker_index=0", "--worker_hosts")),
-    ("multi_worker", ["a", "b:1"], 0, "--worker_hosts=a,b:1"),
-    ("multi_worker", ["a:1", "a:1"], 0, "--worker_hosts=a:1,a:1"),
-]
-
-
-@pytest.mark.parametrize(("name", "hosts", "index", "names"), BAD_WORKERS)
-def test_invalid_strategies_and_workers_are_rejected(name, hosts, index, names):
-    assert_rejected(names, get_strategy, name, worker_hosts=hosts, worker_index=index)
-    assert "TF_CONFIG" not in os.environ
+def test_invalid_strategies_and_workers_are_rejected():
+    for name, hosts, index, names in (
+        ("mirrored", ["a:1", "b:1"], 0, ("--worker_hosts", "--distribution_strategy=multi_worker")),
+        ("one_device", [], 0, ("--worker_index", "--distribution_strategy=multi_worker")),
+        ("multi_worker", ["a:1", "b:1"], None, ("--worker_index", "missing", 0, 1)),
+        ("multi_worker", ["a:1", "b:1"], 2, ("--worker_index", 2, 0, 1)),
+        ("multi_worker", [], 0, ("--worker_index=0", "--worker_hosts")),
+        ("multi_worker", ["a", "b:1"], 0, "--worker_hosts=a,b:1"),
+        ("multi_worker", ["a:1", "a:1"], 0, "--worker_hosts=a:1,a:1"),
+    ):
+        assert_rejected(names, get_strategy, name, worker_hosts=hosts, worker_index=index)
+        assert "TF_CONFIG" not in os.environ
 
 
 def test_an_invalid_tf_config_is_rejected(environment):

@@ -119,15 +119,13 @@ def test_the_card_has_a_table_of_the_last_and_best_scores():
     assert table[0] == ["score", *titles]
     assert table[2] == ["masked LM loss (nats)", "1.0000", "2.0000", "1.5000 (step 20)", "5.0000"]
     assert table[3] == ["masked LM accuracy", "25.0 %", "12.5 %", "75.0 % (step 30)", "25.0 %"]
-    card = make_card(train, evaluations, config={**METADATA["config"], "causal_attention": True})
-    assert "| next token loss (nats) | 1.0000" in card
-    assert "masked" not in card.lower()
-
-
-def test_the_best_score_is_chosen_among_evaluations_of_the_same_records():
+    # The best score is chosen among the evaluations of the same records as the last one.
     lines = [line(10, 3.0, predictions=9), line(20, 1.5, predictions=5), line(30, 1.0), line(40, 4.0, predictions=9)]
     table = summary.make_score_table(make_logs(evaluations=lines), "masked LM")
     assert table[2] == ["masked LM loss (nats)", "4.0000", "3.0000 (step 10)"]
+    card = make_card(train, evaluations, config={**METADATA["config"], "causal_attention": True})
+    assert "| next token loss (nats) | 1.0000" in card
+    assert "masked" not in card.lower()
 
 
 def test_totals_count_every_step_once():

@@ -19,18 +19,6 @@ WINDOWS = 4  # number of parts of a run; the loss is averaged over each part
 LOSSES = {"masked_lm_loss": 0.05, "next_sentence_loss": 0.005}  # minimum widening of a band, in nats
 
 
-@pytest.fixture(scope="module")
-def records(test_data, tmp_path_factory) -> str:
-    from data_gen.pipelines import one_machine  # not available on a TPU host
-
-    path = str(tmp_path_factory.mktemp("records") / "train.tfrecord")
-    text = [str(test_data / "corpus" / "enwiki" / f"wiki_0{number}") for number in range(3)]
-    vocab_file = str(test_data / "vocab" / "bert-base-uncased-vocab.txt")
-    files = {"input_file": text, "output_file": [path], "vocab_file": vocab_file}
-    one_machine.create_pretraining_data(RecordOptions(**files, **SIZES, dupe_factor=2, random_seed=12345))
-    return path
-
-
 def measure_curve(records: str, seed: int, folder: pathlib.Path) -> dict[str, list[float]]:
     """Runs pre-training and returns its losses as means over POINT steps, like the golden files."""
     config = str(ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json")
@@ -72,8 +60,14 @@ def test_different_loss_curves_are_detected():
 
 
 @pytest.mark.slow
-def test_loss_curves_of_bert_tiny_match_the_originals(records, tmp_path):
+def test_loss_curves_of_bert_tiny_match_the_originals(test_data, tmp_path):
     """Seeds differ most in the step, after some hundreds, at which a run starts to use context."""
+    from data_gen.pipelines import one_machine  # not available on a TPU host
+
+    path = str(tmp_path / "train.tfrecord")
+    text = [str(test_data / "corpus" / "enwiki" / f"wiki_0{number}") for number in range(3)]
+    vocab_file = str(test_data / "vocab" / "bert-base-uncased-vocab.txt")
+    files = {"input_file": text, "output_file": [path], "vocab_file": vocab_file}
+    one_machine.create_pretraining_data(RecordOptions(**files, **SIZES, dupe_factor=2, random_seed=12345))
     theirs = [json.loads((ORIGINAL / f"seed_{seed}.json").read_text()) for seed in SEEDS]
-    ours = [measure_curve(records, seed, tmp_path / str(seed)) for seed in OURS]
-    check_bands(ours, theirs)
+    check_bands([measure_curve(path, seed, tmp_path / str(seed)) for seed in OURS], theirs)
