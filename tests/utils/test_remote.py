@@ -1,6 +1,5 @@
 import contextlib
 import json
-import os
 import pathlib
 import sys
 import uuid
@@ -14,7 +13,7 @@ import tensorflow as tf
 from data_gen.text.formats import read_documents
 from official_bert.errors import UserError
 from official_bert.utils import extras, files
-from tests.make import ROOT, assert_mentions, assert_rejected, refusal, write_text
+from tests.make import ROOT, assert_mentions, assert_rejected, write_text
 
 _S3 = pytest.param("s3", marks=pytest.mark.slow)
 
@@ -61,7 +60,7 @@ def test_unusual_results_of_a_store(monkeypatch: pytest.MonkeyPatch):
     assert_rejected((path, "'/x/../../y'"), files.local_copy, path)
     monkeypatch.setattr(store, "ls", lambda path, detail: ["/x", "/x/a", "/x/b/"])  # made as an empty file
     assert files.list_folder(path) == ["a", "b"]
-    for error, reason in ((RuntimeError("two\n lines"), "two lines"), (RuntimeError(), "RuntimeError")):
+    for error, reason in ((Exception("two\n lines"), "two lines"), (RuntimeError(), "RuntimeError")):
         monkeypatch.setattr(store, "ls", mock.Mock(side_effect=error))
         assert_rejected((path, reason), files.list_folder, path)
     monkeypatch.setattr(store, "invalidate_cache", mock.Mock())
@@ -149,22 +148,11 @@ def test_local_copies_are_cached_until_the_remote_files_change_and_brackets_in_n
 
 
 @pytest.mark.slow
-def test_missing_buckets_and_credentials_are_reported_in_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.usefixtures("store")
+def test_a_missing_bucket_is_reported():
     assert_rejected(("s3://no-such-bucket/folder/a", "bucket"), files.write_text, "s3://no-such-bucket/folder/a", "")
     files.make_folder("s3://no-such-bucket/folder")
     assert not files.exists("s3://no-such-bucket")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, os.devnull)
-    clear_cache = fsspec.get_filesystem_class("s3").clear_instance_cache
-    clear_cache()
-    try:
-        (line,) = refusal(files.write_text, f"{bucket}/a", "").splitlines()
-        assert_mentions(line, f"{bucket}/a", "credentials")
-    finally:
-        clear_cache()
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
