@@ -257,7 +257,6 @@ def test_names_without_a_scheme_are_downloaded(on_hub, released, server, tmp_pat
     ("dslim/bert-base-NER", "hf://dslim/bert-base-NER"),
     ("mine", "official-bert models"),
     ("./bert-tiny", ".index"),
-    ("hf://", "hf://owner/name"),
     ("hf://a/b/c", "hf://owner/name"),
     ("hf://owner/../name", "hf://owner/name"),
 ])  # fmt: skip

@@ -117,7 +117,6 @@ _RECORDS = "orient='records', lines=True"
 
 @pytest.mark.parametrize(("name", "content", "options", "names"), [
     ("a.csv", "text,label\na,x\n", {}, ["'x'", 2]),
-    ("a.csv", "text,class\na,x\n", {}, ["line 1", "'label'", "'text', 'class'", "--text_column"]),
     ("a.csv", "text, Label\na,x\n", {}, ["line 1", "'label'", "'text', ' Label'", "blanks", "--text_column"]),
     ("a.csv", "sep=,\ntext,label\na,x\n", {}, ["line 1", "'sep=,'"]),
     ("a.tsv", "sep=\t\ntext\tlabel\na\tx\n", {}, ["line 1", r"'sep=\t'"]),
@@ -135,7 +134,7 @@ _RECORDS = "orient='records', lines=True"
     *[("a.csv", AB, {name[2:]: "text,label"}, ["'label'", name]) for name in ("--text_column", "--text_pair_column")],
     ("a.csv", "text,label\na,b,c\nd\n", {}, ["rows", "2 bad", "line 2", "3 columns", "text, label"]),
     ("a.csv", "text,label\na,x\nb,nan\n", {}, ["'x'", 2, "1 bad", "line 3", "'nan'"]),
-    ("a.csv", "3,War,Peace\n1,a,b\n", {}, ["'label'", "'3', 'War', 'Peace'", "header", "--columns"]),
+    ("a.csv", "3,War,Peace\n1,a,b\n", {}, ["line 1", "'label'", "'3', 'War', 'Peace'", "--text_column", "--columns"]),
     *[("a.csv", f"text,label\na,1.5\nb,{label}\n", REGRESSION, ["line 3", f"'{label}'", 1e18])
       for label in ("inf", "1e39", "-1e39")],
     ("a.jsonl", '{"text": "a", "label": true}\n', REGRESSION, ["line 1", True, 1e18]),

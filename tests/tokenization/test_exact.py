@@ -138,12 +138,9 @@ def test_texts_are_tokenized_as_in_the_original(text, tokens, vocab_file):
 
 
 def test_accents_are_deleted_only_in_lower_cased_text():
-    text = "\u00c1\u0323 A\u0323\u0301 \u0130 \u03a3\u0391\u03a3 \uac01\u4e2d\u0915\u093f\u0902"
-    results = [BasicTokenizer(*casing[:2]).tokenize(text) for casing in CASINGS]
-    assert BasicTokenizer(True, True).tokenize(text) == BasicTokenizer().tokenize(text) == results[0]
-    assert BasicTokenizer(False, False).tokenize(text) == BasicTokenizer(False).tokenize(text) == results[1]
-    words = ["\u00e1\u0323", "a\u0323\u0301", "i\u0307", "\u03c3\u03b1\u03c2", "\uac01", "\u4e2d", "\u0915\u093f\u0902"]
-    assert results[2] == words != results[0]
+    arguments = ((), (True, True), (False,), (False, False), (True, False))
+    words = [BasicTokenizer(*each).tokenize("\u00c1\u0323") for each in arguments]
+    assert words == [["a"], ["a"], ["\u00c1\u0323"], ["\u00c1\u0323"], ["\u00e1\u0323"]]
     assert_rejected(("strip_accents", "true", "do_lower_case", "false"), BasicTokenizer, False, True)
 
 
