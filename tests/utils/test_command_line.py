@@ -107,9 +107,7 @@ def test_flags_can_be_read_from_files(tmp_path, monkeypatch):
     (command(refused={"shiny": "use --rate"}), ["--needed=x", "--noshiny"], ("--noshiny", "--rate")),
     *[(command(), ["--needed=x", flag], names) for flag, names in (
         ("--nubmer=3", ("--nubmer", "--number")), ("--zzz", ("--zzz", "--help")), ("y", "'y'"),
-        ("--number=a: b", ("--number=a: b", "whole")), ("--rate=high", ("--rate=high", "number")),
-        ("--from=z", ("--from=z", "x, y")), ("--is_cased=maybe", ("--is_cased=maybe", "true", "false")),
-        ("--number", "--number=..."), ('--needed="a', ("--needed", "quote")),
+        ("--number=a: b", ("--number=a: b", "whole")), ("--number", "--number=..."),
     )],
     (command(), ["--needed=a\udcff"], ("'--needed=a\\udcff'", "0xff", "UTF-8")),
     (TASKS, ["--task=swag", "--stride=3"], ("--task=swag", "--stride", "squad", "glue")),
