@@ -59,6 +59,8 @@ def test_a_resumed_run_keeps_complete_lines_up_to_its_checkpoint(tmp_path):
     log.write(EVAL, 25, {"loss": 1.0})
     log.note(20, "resumed")
     assert [list_steps(tmp_path, kind) for kind in kinds] == [[10, 20], [10, 20, 25], [10, 20], [10, 20, 20]]
+    TrainingLog(str(tmp_path), 0)  # without a checkpoint, the run starts from step 0
+    assert [list_steps(tmp_path, kind) for kind in kinds] == [[], [], [], []]
 
 
 def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_path):
