@@ -409,12 +409,13 @@ def test_a_note_reports_a_missing_pooler(tmp_path, capsys):
 
 
 def test_lora_updates_are_merged_into_the_saved_weights(tmp_path):
-    encoder, folder = make.build_text_model("TextEncoder"), str(tmp_path / "model")
-    layer = encoder.get_layer("layer_0_output")
-    layer.enable_lora(2)
-    layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
-    encoder.save_checkpoint(folder)
-    np.testing.assert_array_equal(loading.open_model(folder).weights["layer_0_output/kernel"], layer.kernel)
+    for name in ("TextEncoder", "MaskedLM"):  # folders of a fine-tuned model and of a pre-trained one
+        model, folder = make.build_text_model(name), str(tmp_path / name)
+        layer = model.get_layer("layer_0_output")
+        layer.enable_lora(2)
+        layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+        model.save_checkpoint(folder)
+        np.testing.assert_array_equal(loading.open_model(folder).weights["layer_0_output/kernel"], layer.kernel)
 
 
 def test_errors_about_unsupported_files_say_what_is_supported(tmp_path, pause_collection):
