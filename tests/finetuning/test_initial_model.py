@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from official_bert import TextClassifier, TextRegressor, TokenTagger
-from official_bert.checkpoints.checkpoint import PRETRAINING, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, PRETRAINING, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, LoadOverrides
 from official_bert.checkpoints.conversion import convert
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.options import ConversionOptions
-from official_bert.finetuning.initial_model import read_initial_model, select_head_weights
+from official_bert.finetuning.initial_model import NO_POOLER, read_initial_model, select_head_weights
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.modeling.head_input import HeadInput
 from tests.checkpoints.checkpoint_samples import sample
@@ -103,7 +103,10 @@ def test_a_fine_tuned_head_is_not_used_for_other_classes_or_another_input(fine_t
     assert f"note: {note}\n" in capsys.readouterr().out
 
 
-def test_a_fine_tuned_model_without_a_pooler_has_no_note(tmp_path: pathlib.Path):
+def test_only_a_pretrained_model_without_a_pooler_has_a_note(tmp_path: pathlib.Path):
+    (tmp_path / "encoder").mkdir()
+    tf1.write(sample(CONFIG, {ENCODER}), str(tmp_path / "encoder"))
+    assert read_initial_model(str(tmp_path / "encoder")).notes == (NO_POOLER,)
     build_text_model("TokenTagger", config=CONFIG, labels=["a", "b"]).save_checkpoint(str(tmp_path / "tagger"))
     assert read_initial_model(str(tmp_path / "tagger")).notes == ()
 
