@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from official_bert import TextClassifier, TextRegressor, TokenTagger
-from official_bert.checkpoints.checkpoint import ENCODER, PRETRAINING, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, LoadOverrides
+from official_bert.checkpoints.checkpoint import (
+    ENCODER,
+    PRETRAINING,
+    SEQUENCE_CLASSIFIER,
+    TOKEN_CLASSIFIER,
+    LoadOverrides,
+)
 from official_bert.checkpoints.conversion import convert
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.options import ConversionOptions
