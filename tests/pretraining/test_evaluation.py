@@ -3,12 +3,15 @@
 from unittest import mock
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_bert.optimization.distribution import get_strategy
 from official_bert.pretraining.evaluation import HeldOutEvaluation, evaluate, save_if_best
+from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.train_step import SUMS
+from tests.pretraining.pretraining_runs import log_values
 
 
 def test_best_weights_are_compared_with_the_loss_saved_with_them(tmp_path):
@@ -92,3 +95,24 @@ def test_a_complete_evaluation_is_logged_and_saved_if_best(is_chief, pretrainer,
     printed = capsys.readouterr().out.splitlines()
     assert ["general text" in line for line in printed if "evaluation at step 7" in line] == [True, False]
     assert [each.args[1:3] for each in save.mock_calls if each.args] == [(7, 3.5)] * is_chief
+
+
+@pytest.mark.slow
+def test_held_out_and_general_text_are_evaluated_and_the_best_weights_kept(
+    make_options, record_files, shared_run, tmp_path, capsys
+):
+    files = {"eval_input_file": record_files[:1], "general_eval_file": record_files[1:]}
+    changes = {"init_checkpoint": str(shared_run), "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
+    options, folder = make_options(**files, **changes), tmp_path / "run"
+    pretrain(options)
+    steps, losses = log_values(folder, "step", "eval"), log_values(folder, kind="eval")
+    assert steps == log_values(folder, "step", "general") == [0, 5, 10, 15, 20, 20]
+    assert losses[0] != log_values(folder, kind="general")[0]
+    assert "evaluation at step 0 on general text: masked LM loss" in capsys.readouterr().out
+    assert "general text, step 20" in (folder / "MODEL_CARD.md").read_text()
+    kept = tf.train.latest_checkpoint(str(folder / "best"))
+    assert kept == f"{folder}/best/ckpt-{steps[np.argmin(losses)]}"
+    pretrain(options)  # evaluates once more at the end, but not again before the first step
+    assert log_values(folder, "step", "general") == [0, 5, 10, 15, 20, 20, 20]
+    pretrain(make_options("again", input_file=record_files[:1], do_train=False, do_eval=True, init_checkpoint=kept))
+    assert log_values(tmp_path / "again", kind="eval")[0] == pytest.approx(min(losses), rel=1e-5)

@@ -10,11 +10,9 @@ import tensorflow as tf
 from official_bert.pretraining import monitor, unigram_level
 from official_bert.pretraining.monitor import Monitor, Profile
 from official_bert.pretraining.options import Phase
-from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.train_step import SUMS
 from official_bert.runs.training_log import TRAIN, format_line
 from tests.make import assert_rejected, write_text
-from tests.pretraining.pretraining_runs import log_values
 
 
 def make_monitor(step=0, is_chief=False, training=None, **options):
@@ -183,24 +181,3 @@ def test_unigram_figures_count_the_tokens_to_predict():
     assert few == pytest.approx(1.5 * math.log(2) + (3 - 1) / (2 * 4))  # corrected for the size of the sample
     assert unigram_level.compute_unigram_accuracy(records, 64, 200) == pytest.approx(0.5)
     assert unigram_level.compute_unigram_accuracy(records, 1, 3) == pytest.approx(2 / 3)
-
-
-@pytest.mark.slow
-def test_held_out_and_general_text_are_evaluated_and_the_best_weights_kept(
-    make_options, record_files, shared_run, tmp_path, capsys
-):
-    files = {"eval_input_file": record_files[:1], "general_eval_file": record_files[1:]}
-    changes = {"init_checkpoint": str(shared_run), "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
-    options, folder = make_options(**files, **changes), tmp_path / "run"
-    pretrain(options)
-    steps, losses = log_values(folder, "step", "eval"), log_values(folder, kind="eval")
-    assert steps == log_values(folder, "step", "general") == [0, 5, 10, 15, 20, 20]
-    assert losses[0] != log_values(folder, kind="general")[0]
-    assert "evaluation at step 0 on general text: masked LM loss" in capsys.readouterr().out
-    assert "general text, step 20" in (folder / "MODEL_CARD.md").read_text()
-    kept = tf.train.latest_checkpoint(str(folder / "best"))
-    assert kept == f"{folder}/best/ckpt-{steps[np.argmin(losses)]}"
-    pretrain(options)  # evaluates once more at the end, but not again before the first step
-    assert log_values(folder, "step", "general") == [0, 5, 10, 15, 20, 20, 20]
-    pretrain(make_options("again", input_file=record_files[:1], do_train=False, do_eval=True, init_checkpoint=kept))
-    assert log_values(tmp_path / "again", kind="eval")[0] == pytest.approx(min(losses), rel=1e-5)

@@ -63,6 +63,9 @@ def test_unusual_results_of_a_store(monkeypatch: pytest.MonkeyPatch):
     for error, reason in ((Exception("two\n lines"), "two lines"), (RuntimeError(), "RuntimeError")):
         monkeypatch.setattr(store, "ls", mock.Mock(side_effect=error))
         assert_rejected((path, reason), files.list_folder, path)
+    with monkeypatch.context() as patch:  # as a store does for a missing bucket
+        patch.setattr(store, "put_file", mock.Mock(side_effect=FileNotFoundError("no bucket")))
+        assert_rejected((f"{path}/a", "no bucket"), files.write_text, f"{path}/a", "")
     monkeypatch.setattr(store, "invalidate_cache", mock.Mock())
     monkeypatch.setattr(type(store), "mv", mock.Mock())  # a store with its own method
     files.write_text(f"{path}/a", "")
