@@ -109,7 +109,7 @@ class FsspecFiles:
         return size
 
     def upload(self, local: str, path: str) -> None:
-        with _explain_errors("write", path, is_read=False):
+        with _explain_errors("write", path):
             if self._is_object_store:
                 self._store.put_file(local, path)
                 return
@@ -139,7 +139,7 @@ class FsspecFiles:
 
     def make_folder(self, path: str) -> None:
         if not self._is_object_store:
-            with _explain_errors("create the folder", path, is_read=False):
+            with _explain_errors("create the folder", path):
                 self._store.makedirs(path, exist_ok=True)
 
     def list_folder(self, path: str) -> list[str]:
@@ -179,14 +179,12 @@ def file_system(path: str) -> TensorFlowFiles | FsspecFiles:
 
 
 @contextlib.contextmanager
-def _explain_errors(action: str, path: str, is_read: bool = True) -> Iterator[None]:
+def _explain_errors(action: str, path: str) -> Iterator[None]:
     try:
         yield
-    except UserError:
+    except (UserError, FileNotFoundError):  # files.py reports missing files
         raise
     except Exception as error:  # from Python, the storage's package, or a library that it uses
-        if is_read and isinstance(error, FileNotFoundError):
-            raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"cannot {action} {path}: {reason}") from error
 
