@@ -2,6 +2,8 @@ import pytest
 
 from official_bert.kinds.question_answering import squad_scores
 from official_bert.kinds.question_answering.questions import Answer, Question
+from official_bert.tasks import squad
+from official_bert.utils.bad_rows import BadRows
 from tests.make import assert_rejected
 
 
@@ -72,3 +74,12 @@ def test_thresholds_at_the_edges_are_those_of_the_published_script(answers, diff
 def test_questions_without_known_answers_cannot_be_scored():
     for score in (squad_scores.score_version_1, squad_scores.score_version_2):
         assert_rejected(("q1", "answers"), score, [Question("q1", "?", "", None)], {"q1": "x"})
+
+
+@pytest.mark.parametrize(("name", "version_2", "score"), [
+    ("dev-v1.1.json", False, squad_scores.score_version_1), ("dev-v2.0-part.json", True, squad_scores.score_version_2),
+])  # fmt: skip
+def test_perfect_predictions_score_100(name: str, version_2: bool, score, test_data):
+    questions = squad.read(str(test_data / "squad" / name), version_2, "dev", BadRows())[::4]
+    scores = score(questions, {each.id: each.answers[0].text if each.answers else "" for each in questions})
+    assert {value for key, value in scores.items() if "total" not in key} == {100.0}
