@@ -9,12 +9,12 @@ import pytest
 import official_bert
 from official_bert.keras_models.learned_labels import learn_labels
 from official_bert.kinds import class_labels
-from tests import make
 from tests.keras_models.test_saving import MODELS
-from tests.make import VOCAB, assert_rejected, compile_eagerly
+from tests.make import VOCAB, assert_rejected, compile_eagerly, tiny_config
+from tests.make import build_text_model as build
 
 TEXTS = ["the cat", "a dog", "walking mat", "the sun"]
-CONFIG = make.tiny_config(num_hidden_layers=1)
+CONFIG = tiny_config(num_hidden_layers=1)
 SETTABLE = {"temperature", "thresholds", "min_confidence", "name", "trainable"}
 
 
@@ -23,7 +23,7 @@ def test_attributes_without_effect_cannot_be_set(name: str):
     class_name, settings = MODELS[name]
     given = {"max_seq_length": 12, **settings, "seed": 3, "gradient_accumulation_steps": 2, "name": "mine"}
     given |= {"trainable": False, "rematerialize": True}
-    model = make.build_text_model(class_name, **given)
+    model = build(class_name, **given)
     for argument, value in given.items():
         read = getattr(model, argument)
         assert (list(read) if isinstance(read, tuple) else read) == value
@@ -63,7 +63,7 @@ def test_labels_are_not_learned_if_the_last_layer_cannot_be_replaced():
             core = super()._build_core(*arguments)
             return keras.Model(core.input, keras.layers.Rescaling(2.0, name="scale")(core.output))
 
-    quantized = make.build_text_model(labels=None)
+    quantized = build(labels=None)
     quantized.quantize("int8")
     for model in (quantized, Scaled(CONFIG, VOCAB)):
         layers = [layer.name for layer in model.layers]
@@ -73,7 +73,7 @@ def test_labels_are_not_learned_if_the_last_layer_cannot_be_replaced():
 
 def test_labels_are_learned_from_y_and_saved(tmp_path, capsys):
     path, y = str(tmp_path / "model.keras"), ["good", "bad", "so", "bad"]
-    model = make.build_text_model(labels=None)
+    model = build(labels=None)
     assert model.labels is None
     for call in (model.predict, lambda texts: model.evaluate(texts, y), lambda texts: model.save_checkpoint("model")):
         assert_rejected(("fit", "labels=[...]"), call, TEXTS)
@@ -99,23 +99,20 @@ def test_learned_labels_are_sorted():
 
 
 def test_labels_of_taggers_and_multi_label_models_are_learned_from_y(capsys):
-    tagger, several = (
-        make.build_text_model("TokenTagger", labels=None),
-        make.build_text_model(labels=None, multi_label=True, positive_weights=[1, 2]),
-    )
+    tagger, several = build("TokenTagger", labels=None), build(labels=None, multi_label=True, positive_weights=[1, 2])
     compile_eagerly(tagger, "sgd").fit(["the cat", "a dog"], [["I", "B"], ["I", "O"]], verbose=0)
     assert_rejected(("positive_weights", 3), several.fit, TEXTS[:2], [["O", "B"], ["I"]])
     assert several.get_config()["positive_weights"] == [1, 2]
     several.thresholds = [0.5, 0.6]
     assert_rejected(("thresholds", 3), several.fit, TEXTS[:2], [["O", "B"], ["I"]])
     learn_labels(several, TEXTS[:2], [["O", "B"], ["O"]], verbose=0)  # without compile
-    learn_labels(one := make.build_text_model(labels=None, multi_label=True), TEXTS[:1], [["B"]], verbose=0)
-    labels = [tagger.labels, several.labels, make.build_text_model(labels=one.labels, multi_label=True).labels]
+    learn_labels(one := build(labels=None, multi_label=True), TEXTS[:1], [["B"]], verbose=0)
+    labels = [tagger.labels, several.labels, build(labels=one.labels, multi_label=True).labels]
     assert (labels, capsys.readouterr().out) == ([("B", "I", "O"), ("B", "O"), ("B",)], "")
 
 
 def test_invalid_labels_in_y_are_named():
-    model = make.build_text_model(labels=None)
+    model = build(labels=None)
     for y, names in (
         (np.eye(4), ("y[0]", "array([1., 0., 0., 0.])", "labels=[...]")),
         (["a", None, "b", "a"], ("y[1]", "None")),

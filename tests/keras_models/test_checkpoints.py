@@ -13,15 +13,15 @@ from official_bert.checkpoints.checkpoint import PRETRAINING
 from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
-from tests import make
-from tests.make import VOCAB, assert_rejected, compile_eagerly
+from tests.make import VOCAB, assert_rejected, compile_eagerly, list_weights, tiny_config, write_text
+from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun"]
 take = official_bert.TextClassifier.from_checkpoint
 
 
 def assert_has(model, weights: dict, parts: tuple[str, ...] = ("",)) -> None:
-    for path, value in make.list_weights(model).items():
+    for path, value in list_weights(model).items():
         if path.startswith(parts):
             np.testing.assert_array_equal(value, weights[path], err_msg=path)
 
@@ -30,7 +30,7 @@ def assert_has(model, weights: dict, parts: tuple[str, ...] = ("",)) -> None:
 def pretrained(tmp_path_factory) -> str:
     """A folder with all pre-training heads."""
     folder = str(tmp_path_factory.mktemp("pretrained") / "model")
-    make.build_text_model("MaskedLM", seed=7).save_checkpoint(folder)
+    build("MaskedLM", seed=7).save_checkpoint(folder)
     return folder
 
 
@@ -57,7 +57,7 @@ def test_a_trained_masked_lm_is_saved_as_a_complete_pretraining_checkpoint(pretr
 
 def test_save_checkpoint_replaces_its_own_folder_but_no_other_files(tmp_path, monkeypatch):
     folder, mine = tmp_path / "model", tmp_path / "mine"
-    first, model = make.build_text_model("MaskedLM", seed=1), make.build_text_model("MaskedLM", seed=2)
+    first, model = build("MaskedLM", seed=1), build("MaskedLM", seed=2)
     first.save_checkpoint(str(folder))
 
     def stopped(self, path):
@@ -70,11 +70,11 @@ def test_save_checkpoint_replaces_its_own_folder_but_no_other_files(tmp_path, mo
             model.save_checkpoint(str(folder))
     assert_has(first, loading.open_model(str(folder)).weights)  # a save that is stopped leaves the earlier weights
     model.save_checkpoint(str(folder))
-    assert_has(official_bert.MaskedLM.from_checkpoint(str(folder)), make.list_weights(model))
+    assert_has(official_bert.MaskedLM.from_checkpoint(str(folder)), list_weights(model))
     assert len(list(folder.glob("ckpt-*"))) == 2  # an index file and a data file
-    make.write_text(mine / "task.json", "{}")
+    write_text(mine / "task.json", "{}")
     for each, path, name in (
-        (make.build_text_model("MaskedLM", make.tiny_config()), folder, "bert_config.json"),
+        (build("MaskedLM", tiny_config()), folder, "bert_config.json"),
         (model, mine, "task.json"),
     ):
         assert_rejected((path, name), each.save_checkpoint, str(path))
@@ -85,15 +85,15 @@ def test_save_checkpoint_replaces_its_own_folder_but_no_other_files(tmp_path, mo
 
 def test_from_checkpoint_accepts_keras_files_of_all_models(pretrained, tmp_path, capsys):
     path, masked = tmp_path / "model.keras", tmp_path / "masked.keras"
-    model = make.build_text_model(pair=True, max_seq_length=12, seed=3)
+    model = build(pair=True, max_seq_length=12, seed=3)
     model.save(path)
     same = take(path)
     assert (same.labels, same.spec.pair, same.max_seq_length) == (("a", "b"), True, 12)
-    assert_has(same, make.list_weights(model))
+    assert_has(same, list_weights(model))
     told = capsys.readouterr().out
     assert all(text in told for text in ("the head is the checkpoint's", "labels=['a', 'b'] is taken from"))
     encoder_parts = ("layer_", "word_embeddings", "pooler")
-    assert_has(official_bert.TextRegressor.from_checkpoint(path), make.list_weights(model), encoder_parts)
+    assert_has(official_bert.TextRegressor.from_checkpoint(path), list_weights(model), encoder_parts)
     assert "head is new: train it" in capsys.readouterr().out
     # The file of a masked LM also contains the pooler and the next-sentence head.
     official_bert.MaskedLM.from_checkpoint(pretrained).save(masked)
@@ -108,7 +108,7 @@ def test_from_checkpoint_accepts_keras_files_of_all_models(pretrained, tmp_path,
 
 def test_thresholds_follow_their_classes_and_are_dropped_with_a_new_head(tmp_path, capsys):
     settings = {"multi_label": True, "thresholds": [0.1, 0.5, 0.9], "temperature": 2.0}
-    model = make.build_text_model(labels=["a", "b", "c"], **settings)
+    model = build(labels=["a", "b", "c"], **settings)
     expected = model.predict(TEXTS)[:, [2, 0, 1]]
     folder, file = tmp_path / "model", tmp_path / "model.keras"
     model.save_checkpoint(str(folder))
@@ -124,16 +124,14 @@ def test_thresholds_follow_their_classes_and_are_dropped_with_a_new_head(tmp_pat
     for other in ({"labels": ["x", "y", "z"]}, {"multi_label": False}):
         assert not {"thresholds", "temperature"} & take(folder, **other).spec.settings.keys()
         assert "the head is new" in capsys.readouterr().out
-    make.build_text_model(thresholds=[0.25, 0.75]).save_checkpoint(str(tmp_path / "two"))
+    build(thresholds=[0.25, 0.75]).save_checkpoint(str(tmp_path / "two"))
     assert take(tmp_path / "two", labels=["b", "a"]).thresholds == (0.75, 0.25)
 
 
 def test_a_note_reports_a_missing_pooler(tmp_path, capsys):
-    make.build_text_model("TokenTagger").save(tmp_path / "tagger.keras")
+    build("TokenTagger").save(tmp_path / "tagger.keras")
     official_bert.TokenTagger.from_checkpoint(tmp_path / "tagger.keras")
-    take(
-        make.tiny_config(), vocab_file=make.write_text(tmp_path / "vocab.txt", VOCAB), labels=["a", "b"]
-    )  # has no weights
+    take(tiny_config(), vocab_file=write_text(tmp_path / "vocab.txt", VOCAB), labels=["a", "b"])  # has no weights
     assert "no pooler" not in capsys.readouterr().out
     take(tmp_path / "tagger.keras", labels=["a", "b"])
     assert "the checkpoint has no pooler; its weights are random" in capsys.readouterr().out
@@ -141,7 +139,7 @@ def test_a_note_reports_a_missing_pooler(tmp_path, capsys):
 
 def test_lora_updates_are_merged_into_the_saved_weights(tmp_path):
     for name in ("TextEncoder", "MaskedLM"):  # folders of a fine-tuned model and of a pre-trained one
-        model, folder = make.build_text_model(name), str(tmp_path / name)
+        model, folder = build(name), str(tmp_path / name)
         layer = model.get_layer("layer_0_output")
         layer.enable_lora(2)
         layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
@@ -150,7 +148,7 @@ def test_lora_updates_are_merged_into_the_saved_weights(tmp_path):
 
 
 def test_errors_about_unsupported_files_say_what_is_supported(tmp_path, pause_collection):
-    path, model = str(tmp_path / "model.keras"), make.build_text_model()
+    path, model = str(tmp_path / "model.keras"), build()
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
     model.save(path)
     model.quantize("int8")
@@ -167,11 +165,7 @@ def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
     added = (AddedToken("[E1]", special=True, normalized=False),)
     casing = UNCASED._replace(strip_accents=False, added_tokens=added)
     vocab = VOCAB.replace("\nsun\n", "\nsün\n").replace("\na\n", "\n[E1]\n")
-    model, path, folder = (
-        make.build_text_model(vocab=vocab, do_lower_case=casing),
-        tmp_path / "model.keras",
-        tmp_path / "folder",
-    )
+    model, path, folder = build(vocab=vocab, do_lower_case=casing), tmp_path / "model.keras", tmp_path / "folder"
     model.save(path)
     model.save_checkpoint(str(folder))
     for taken in (type(model).load(str(path)), take(path), take(folder)):
@@ -183,4 +177,4 @@ def test_accents_and_added_tokens_survive_all_ways_to_save_a_model(tmp_path):
         assert_rejected(("--strip_accents", source), take, source, strip_accents=True)
     description = describe_initial_model(read_initial_model(str(folder)), "x", has_head=False)
     assert "uncased, accented vocabulary" in description
-    assert make.build_text_model(vocab=vocab, strip_accents=False).casing == casing._replace(added_tokens=())
+    assert build(vocab=vocab, strip_accents=False).casing == casing._replace(added_tokens=())
