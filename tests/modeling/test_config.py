@@ -69,6 +69,12 @@ def test_defaults_are_bert_base_and_the_maximum_sizes_are_accepted():
     assert large.vocab_size == 10**7
 
 
+def test_sequences_may_be_as_long_as_the_model_has_positions(tiny_config: BertConfig):
+    longest = tiny_config.max_position_embeddings
+    tiny_config.check_length(longest)
+    assert_rejected(("--max_seq_length", longest + 1, longest), tiny_config.check_length, longest + 1)
+
+
 def test_files_without_a_configuration_are_rejected(tmp_path):
     for content, *names in (("{", "JSON", "line 1"), ("[]", "list", "object"), ("{}", "vocab_size")):
         path = write_text(tmp_path / "bert_config.json", content)
