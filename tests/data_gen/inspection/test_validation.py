@@ -59,9 +59,10 @@ def test_no_piece_continues_an_unknown_word_or_one_with_a_longer_first_piece(voc
     (told,) = problems(input_file=[write(tmp_path / "x", [possible, bad])], vocab_file=vocab_file)
     assert_mentions(told, "record 1", "position 5", "WordPiece")
     repeated = ["the" if word == "dog" else word for word in WORDS]  # so no token has the id of the first
-    for vocab, first, second in ((repeated, "the", "##s"), ([*WORDS, "si"], "s", "##ing")):
-        bad = good(masked_lm_ids=[*map(WORDS.index, (second, "sat")), 0])
-        bad["input_ids"][1] = WORDS.index(first)
+    many = [*WORDS, *map(str, range(2**16)), "##zz", "catzz"]
+    for vocab, first, second in ((repeated, "the", "##s"), ([*WORDS, "si"], "s", "##ing"), (many, "cat", "##zz")):
+        bad = good(masked_lm_ids=[*map(vocab.index, (second, "sat")), 0])
+        bad["input_ids"][1] = vocab.index(first)
         path = write_vocab(tmp_path / "other.txt", vocab)
         (told,) = problems(input_file=[write(tmp_path / "x", [bad])], vocab_file=path)
         assert_mentions(told, "record 0", "position 2", "WordPiece")
