@@ -41,22 +41,33 @@ _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
 SUFFIXES = {name: f"/{name}" for name in ("embeddings", "kernel", "bias", "gamma", "beta")}
 
 
+def call_without_initial_values(function: Callable[["keras.StatelessScope"], Any]) -> Any:
+    """Returns the result of a function that builds Keras models, whose variables get no initial values.
+
+    Args:
+        function: Receives the scope that holds the values that are assigned to variables.
+    """
+    import keras  # imported late, because the server of ONNX exports reads checksums without it
+
+    def call() -> Any:
+        with keras.StatelessScope(initialize_variables=False) as scope:
+            return function(scope)
+
+    # Keras would later draw the values of the variables, unless the thread that built them has ended.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
+
+
 @functools.cache
 def get_pretraining_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the variables of a pre-training model, by path."""
-    import keras  # imported late, because the server of ONNX exports reads checksums without it
-
     from official_bert.modeling.pretraining_model import build_pretraining_model
-
-    def build() -> dict[str, tuple[int, ...]]:
-        with keras.StatelessScope(initialize_variables=False):
-            return {variable.path: tuple(variable.shape) for variable in build_pretraining_model(first_block).weights}
 
     # All blocks have the same variables. Keras cannot build the hundreds of blocks that a damaged file may ask for.
     first_block = dataclasses.replace(config, num_hidden_layers=1)
-    # Keras would later create the values of the variables, unless the thread that built them has ended.
-    with ThreadPoolExecutor(1) as thread:
-        shapes = thread.submit(build).result()
+    shapes: dict[str, tuple[int, ...]] = call_without_initial_values(
+        lambda _: {variable.path: tuple(variable.shape) for variable in build_pretraining_model(first_block).weights}
+    )
     groups = itertools.groupby(shapes, key=lambda path: find_block_index(path) is not None)
     return {
         path.replace(block(0), block(index), 1): shapes[path]

@@ -10,7 +10,6 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -32,7 +31,7 @@ from official_bert.checkpoints.checkpoint import (
     LoadOverrides,
 )
 from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
-from official_bert.checkpoints.tensors import assign_weights, keep_parts
+from official_bert.checkpoints.tensors import assign_weights, call_without_initial_values, keep_parts
 from official_bert.errors import UserError
 from official_bert.kinds import names
 from official_bert.kinds.all_kinds import SPECS, create_spec
@@ -203,29 +202,24 @@ def _read_weights(folder: str, config: BertConfig, task_spec: Mapping[str, Any])
     path = os.path.join(folder, WEIGHTS_FILE)
     if not files.exists(path):
         raise UserError(f"{path} is missing; pass the folder of a fine-tuned model")
+
+    def load(scope: keras.StatelessScope) -> dict[str, Array]:
+        # The file only numbers the layers. The model has their names.
+        model: keras.Model = create_kind_model(create_spec(task_spec)).build(build_encoder(config))
+        model.load_weights(copy)
+        return {variable.path: np.array(scope.get_current_value(variable)) for variable in model.weights}
+
     with tempfile.TemporaryDirectory() as local:
         copy = os.path.join(local, WEIGHTS_FILE)
         files.copy(path, copy)
         hdf5.check_self_contained(copy, path)
         try:
-            with ThreadPoolExecutor(1) as thread:
-                weights = thread.submit(_load_weights, copy, config, task_spec).result()
+            # Initial values, which the file replaces, would take longer to draw than the file to read.
+            weights: dict[str, Array] = call_without_initial_values(load)
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{path} is damaged or belongs to another model: {str(error).splitlines()[0]}") from error
     check_finite(weights, path)
     return weights
-
-
-def _load_weights(path: str, config: BertConfig, task_spec: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns the weights in an HDF5 file. The file only numbers the layers, so their names come from a model.
-
-    Within the scope, the model's variables have no initial values, which would take longer to draw than to read. Call
-    this in a thread that ends: otherwise Keras would draw them later.
-    """
-    with keras.StatelessScope(initialize_variables=False) as scope:
-        model: keras.Model = create_kind_model(create_spec(task_spec)).build(build_encoder(config))
-        model.load_weights(path)
-        return {variable.path: np.array(scope.get_current_value(variable)) for variable in model.weights}
 
 
 def check_finite(weights: Mapping[str, Any], where: str) -> None:
