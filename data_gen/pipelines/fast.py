@@ -12,7 +12,6 @@ stopped run continues when the same command is run again, and its records have t
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import itertools
 import json
@@ -118,8 +117,7 @@ def _explain_write_errors(folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        failed, repair = ("write", "free some space") if full else ("work", "correct the error")
+        failed, repair = ("write", "free some space") if files.is_disk_full(error) else ("work", "correct the error")
         raise UserError(
             f"cannot {failed} in {folder}: {error}; {repair} and run the same command again to resume"
         ) from error

@@ -6,6 +6,7 @@ local temporary file and uploaded.
 
 import collections
 import contextlib
+import errno
 import fcntl
 import glob as local_glob
 import hashlib
@@ -432,13 +433,19 @@ def remove_unfinished(folder: str, names: str = ".*") -> None:
             os.close(descriptor)
 
 
+def is_disk_full(error: OSError) -> bool:
+    """Returns whether an error reports a full disk, an exhausted quota, or a file larger than the system allows."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 @contextlib.contextmanager
 def explain_write_errors(path: str) -> Iterator[None]:
     """Converts errors within the context, in which a file is written, to UserErrors that name the file."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        advice = "; free some space" if is_disk_full(error) else ""
+        raise UserError(f"cannot write {path}: {error.strerror or error}{advice}") from error
     except Exception as error:
         if type(error).__module__.startswith("tensorflow."):  # such as for a full disk
             raise UserError(f"cannot write {path}: {error}") from error

@@ -85,7 +85,7 @@ def test_after_a_full_disk_the_same_command_continues(corpus, tmp_path):
     limit = (100_000, 100_000)
     done = run_python(*make_command(options), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert_mentions(done.stderr, os.strerror(errno.EFBIG))
+    assert_mentions(done.stderr, "error", os.strerror(errno.EFBIG), "free")
     assert f"{tmp_path}/full/out.work" in done.stderr
     assert not list((tmp_path / "full").glob("*.tfrecord*"))
     done = run_python(*make_command(options))
